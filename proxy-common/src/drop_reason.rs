@@ -1,0 +1,60 @@
+//! Why a packet or connection was refused. The one table behind counters, events,
+//! metrics and documents.
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $help:literal])+ $variant:ident = $number:literal, $name:literal;)+) => {
+        /// Why a packet or connection was refused.
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum DropReason {
+            $($(#[doc = $help])+ $variant = $number,)+
+        }
+
+        impl DropReason {
+            /// Every reason, in the order of the numbers.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)+];
+
+            /// The name in metrics and tables.
+            pub fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name,)+ }
+            }
+
+            /// What it means, in a sentence for an operator.
+            pub fn help(self) -> &'static str {
+                match self { $(DropReason::$variant => concat!($($help),+).trim_ascii(),)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The service has no usable endpoint; the client was told at once.
+    NoEndpoints = 0, "no-endpoints";
+    /// The traffic policy is Local and no usable endpoint runs on this node; silently dropped.
+    NoLocalEndpoint = 1, "no-local-endpoint";
+    /// The ClusterIP exists but declares no such port; the client was told at once.
+    UnknownPort = 2, "unknown-port";
+    /// The address lies in a ServiceCIDR but belongs to no service; silently dropped.
+    UnallocatedAddress = 3, "unallocated-address";
+    /// No free source port was found for masquerading; silently dropped.
+    SnatPortsExhausted = 4, "snat-ports-exhausted";
+    /// The connection table took no new entry; silently dropped.
+    ConntrackFull = 5, "conntrack-full";
+    /// A map row names a backend or slot that does not exist; silently dropped.
+    InvalidMapState = 6, "invalid-map-state";
+    /// The kernel refused to change the packet; silently dropped.
+    RewriteFailed = 7, "rewrite-failed";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_positions() {
+        for (i, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, i, "{}", reason.name());
+            assert!(!reason.help().is_empty());
+        }
+    }
+}

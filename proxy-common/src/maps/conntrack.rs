@@ -1,0 +1,147 @@
+//! `conntrack_v4`, `conntrack_v6`: LRU hash, tuple seen at a hook → tuple to make of it.
+//!
+//! A hook asks one question of one table: is there a row for this tuple *here*? The
+//! steps of a translated connection are therefore rows of their own:
+//!
+//! | role | hook | key | becomes |
+//! | --- | --- | --- | --- |
+//! | `DNAT` | ingress | client → frontend | client → backend |
+//! | `SNAT` | egress | client → backend | node → backend |
+//! | `REV_SNAT` | ingress | backend → node | backend → client |
+//! | `REV_DNAT` | egress | backend → client | frontend → client |
+//!
+//! A connection without SNAT has only the first and the last. A connection of a host
+//! process that went past the socket hooks has two rows that do both steps at once:
+//! `HOST` at egress (node → frontend becomes node → backend) and `REV_HOST` at ingress.
+
+use super::{assert_size, pod};
+use crate::{
+    addr::{Addr, Ip4, Ip6},
+    tuple::Tuple,
+};
+
+/// Default number of rows per family.
+pub const CAPACITY: u32 = 262_144;
+
+/// A packet's tuple, and the hook that saw it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CtKey<A> {
+    /// Source address.
+    pub src: A,
+    /// Destination address.
+    pub dst: A,
+    /// Source port.
+    pub sport: u16,
+    /// Destination port.
+    pub dport: u16,
+    /// IANA protocol number.
+    pub proto: u8,
+    /// [`INGRESS`] or [`EGRESS`].
+    pub hook: u8,
+    /// Zero.
+    pub pad: u16,
+}
+
+/// Packets that enter the host's stack.
+pub const INGRESS: u8 = 0;
+/// Packets that leave the host's stack.
+pub const EGRESS: u8 = 1;
+
+impl<A: Addr> CtKey<A> {
+    /// The key of `tuple` at `hook`.
+    #[inline(always)]
+    pub fn new(tuple: &Tuple<A>, hook: u8) -> Self {
+        Self {
+            src: tuple.src,
+            dst: tuple.dst,
+            sport: tuple.sport,
+            dport: tuple.dport,
+            proto: tuple.proto,
+            hook,
+            pad: 0,
+        }
+    }
+
+    /// The tuple without the hook.
+    #[inline(always)]
+    pub fn tuple(&self) -> Tuple<A> {
+        Tuple { src: self.src, dst: self.dst, sport: self.sport, dport: self.dport, proto: self.proto }
+    }
+}
+
+/// What to make of a packet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CtEntry<A> {
+    /// `CLOCK_MONOTONIC` in nanoseconds when a packet last matched, to about a second.
+    pub last_seen: u64,
+    /// Key in `services`.
+    pub service: u32,
+    /// Key in `backends`.
+    pub backend: u32,
+    /// Source address to write.
+    pub src: A,
+    /// Destination address to write.
+    pub dst: A,
+    /// Source port to write.
+    pub sport: u16,
+    /// Destination port to write.
+    pub dport: u16,
+    /// A [`Role`].
+    pub role: u8,
+    /// Bits of [`flags`].
+    pub flags: u8,
+    /// TCP flags seen on this row's packets, or-ed (RFC 9293 §3.1, the low byte).
+    pub tcp_flags: u8,
+    /// Zero.
+    pub pad: u8,
+    /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet.
+    pub ifindex: u32,
+    /// Zero.
+    pub pad2: u32,
+}
+
+assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40, CtEntry<Ip4> = 40, CtEntry<Ip6> = 64);
+pod!(CtKey<Ip4>, CtKey<Ip6>, CtEntry<Ip4>, CtEntry<Ip6>);
+
+impl<A: Addr> CtEntry<A> {
+    /// The tuple to write into packets of `proto`.
+    #[inline(always)]
+    pub fn target(&self, proto: u8) -> Tuple<A> {
+        Tuple { src: self.src, dst: self.dst, sport: self.sport, dport: self.dport, proto }
+    }
+}
+
+/// Bits of [`CtEntry::flags`].
+pub mod flags {
+    /// The connection is masqueraded.
+    pub const SNAT: u8 = 1;
+    /// The node address and port are chosen by the first packet that leaves.
+    pub const SNAT_PENDING: u8 = 2;
+}
+
+/// The step of a translation a row stands for; see the table above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Role(pub u8);
+
+impl Role {
+    /// First step of the forward direction.
+    pub const DNAT: Role = Role(0);
+    /// Second step of the forward direction.
+    pub const SNAT: Role = Role(1);
+    /// First step of the reply.
+    pub const REV_SNAT: Role = Role(2);
+    /// Second step of the reply.
+    pub const REV_DNAT: Role = Role(3);
+    /// Forward direction of a host process.
+    pub const HOST: Role = Role(4);
+    /// Reply to a host process.
+    pub const REV_HOST: Role = Role(5);
+
+    /// True for the one row per connection that lists it.
+    #[inline(always)]
+    pub fn is_primary(self) -> bool {
+        self.0 == Role::DNAT.0 || self.0 == Role::HOST.0
+    }
+}

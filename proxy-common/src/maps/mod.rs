@@ -1,0 +1,41 @@
+//! One module per map: key, value, capacity. Layouts are `repr(C)` integers and byte
+//! arrays with the padding written out, so that any bit pattern is a valid value, and
+//! their sizes are asserted at compile time.
+//!
+//! A change of a layout raises [`LAYOUT_VERSION`], which is part of the pin path: two
+//! versions of the agent never read each other's bytes.
+
+pub mod backends;
+pub mod conntrack;
+pub mod devices;
+pub mod frontends;
+pub mod node_addresses;
+pub mod service_cidrs;
+pub mod services;
+pub mod settings;
+pub mod slots;
+pub mod socket_flows;
+
+/// Part of the path under which maps are pinned.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Asserts sizes at compile time, where the reader of the struct sees them.
+macro_rules! assert_size {
+    ($($type:ty = $size:literal),+ $(,)?) => {
+        $(const _: () = assert!(size_of::<$type>() == $size, concat!(stringify!($type), " changed its size"));)+
+    };
+}
+pub(crate) use assert_size;
+
+/// Marks types as plain old data for aya, which then copies their bytes to and from the kernel.
+macro_rules! pod {
+    ($($type:ty),+ $(,)?) => {
+        $(
+            // SAFETY: repr(C) integers and byte arrays without implicit padding (sizes asserted above):
+            // every byte is initialised and any bit pattern is valid.
+            #[cfg(feature = "user")]
+            unsafe impl aya::Pod for $type {}
+        )+
+    };
+}
+pub(crate) use pod;

@@ -1,0 +1,47 @@
+//! `settings`: array with one row, what the agent's configuration means to the datapath.
+//! A row and not load-time constants, so that a reload takes effect without loading
+//! programs anew.
+
+use super::{assert_size, pod};
+use crate::addr::{Ip4, Ip6};
+
+/// How the datapath is configured.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// `bpf_get_netns_cookie` of the host's network namespace.
+    pub host_netns_cookie: u64,
+    /// Bits of [`flags`].
+    pub flags: u32,
+    /// First source port for masquerading.
+    pub snat_port_first: u16,
+    /// Number of source ports for masquerading, at least 1.
+    pub snat_port_count: u16,
+    /// Sources in here are pods, with [`flags::PODS_BY_CIDR_V4`].
+    pub pod_cidr_v4: Ip4,
+    /// Length of the prefix in bits.
+    pub pod_cidr_bits_v4: u32,
+    /// Sources in here are pods, with [`flags::PODS_BY_CIDR_V6`].
+    pub pod_cidr_v6: Ip6,
+    /// Length of the prefix in bits.
+    pub pod_cidr_bits_v6: u32,
+    /// Zero.
+    pub pad: u32,
+}
+
+/// Bits of [`Settings::flags`].
+pub mod flags {
+    /// IPv4 sources in `pod_cidr_v4` are pods.
+    pub const PODS_BY_CIDR_V4: u32 = 1;
+    /// IPv6 sources in `pod_cidr_v6` are pods.
+    pub const PODS_BY_CIDR_V6: u32 = 2;
+    /// Interfaces marked [`POD`](super::super::devices::flags::POD) lead to pods.
+    pub const PODS_BY_DEVICE: u32 = 4;
+    /// Socket LB serves processes of the host network.
+    pub const SOCKET_LB_HOST: u32 = 8;
+    /// Socket LB serves processes in other network namespaces.
+    pub const SOCKET_LB_PODS: u32 = 16;
+}
+
+assert_size!(Settings = 48);
+pod!(Settings);

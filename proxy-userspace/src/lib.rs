@@ -1,0 +1,1 @@
+//! The agent: `watch → model → plan → dataplane → kernel`.

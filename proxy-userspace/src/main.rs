@@ -1,0 +1,2 @@
+//! The `shunt` command.
+fn main() {}
