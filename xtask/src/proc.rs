@@ -1,0 +1,70 @@
+//! Running other programs: a clean environment, captured output, one-line announcements.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+/// Tells the user in one line what happens next.
+pub(crate) fn say(line: impl std::fmt::Display) {
+    eprintln!("xtask: {line}");
+}
+
+/// Whether this process may change the system.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing, touches no memory and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A command free of what the outer cargo and rustup exported for *their* toolchain; with
+/// it, another compiler would be started with the wrong libraries, flags and target.
+///
+/// Where cargo finds registries and its own home stays as it is.
+pub(crate) fn clean(program: impl AsRef<OsStr>) -> Command {
+    const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR"];
+    const REMOVED: [&str; 7] =
+        ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN", "RUST_RECURSION", "LD_LIBRARY_PATH"];
+    let mut command = Command::new(program);
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        let starts = |list: &[&str]| list.iter().any(|prefix| text.starts_with(prefix));
+        if starts(&REMOVED) && !starts(&KEPT) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// What a command prints, if it succeeds.
+pub(crate) fn output(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Runs a command with the terminal as its own; fails with the whole command line.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {}", line(command)))?;
+    anyhow::ensure!(status.success(), "{} failed ({status})", line(command));
+    Ok(())
+}
+
+/// Finds a program on the PATH or among what cargo installed.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from);
+    let places = env::split_paths(&path).chain(cargo_home().map(|home| home.join("bin"))).chain(system);
+    places.map(|dir| dir.join(program)).find(|candidate| candidate.is_file())
+}
+
+fn cargo_home() -> Option<PathBuf> {
+    env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
+}
+
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
