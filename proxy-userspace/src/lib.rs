@@ -1,1 +1,4 @@
 //! The agent: `watch → model → plan → dataplane → kernel`.
+
+pub mod config;
+pub mod logging;

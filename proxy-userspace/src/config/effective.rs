@@ -1,0 +1,183 @@
+//! From the fields of the file to the values the agent works with.
+
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+
+use ipnet::IpNet;
+use serde_norway::Value;
+
+use super::{
+    Config, ConntrackTimeouts, DetectLocal, Logging, NodePortAddresses, Overrides,
+    document::Documents,
+    duration::GoDuration,
+    errors::Problems,
+    interfaces::InterfacePatterns,
+    kube_proxy::{Conntrack, KubeProxyConfiguration, Nftables},
+    shunt::{MapCapacities, ShuntConfiguration},
+    unhonoured,
+};
+
+/// Builds the configuration. Where a value is wrong, `problems` says so and a default
+/// stands in, so that the rest is still looked at.
+pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut Problems) -> Config {
+    let (kube_proxy, shunt) = (&documents.kube_proxy, &documents.shunt);
+    check_capacities(&shunt.maps, problems);
+    let (sync_period, min_sync_period) = periods(kube_proxy, &documents.kube_proxy_fields);
+    let text = |text: &String| Some(text.clone()).filter(|t| !t.is_empty());
+    Config {
+        node_name: overrides.hostname.clone().or_else(|| text(&kube_proxy.hostname_override)),
+        kubeconfig: overrides
+            .kubeconfig
+            .clone()
+            .or_else(|| text(&kube_proxy.client_connection.kubeconfig).map(PathBuf::from)),
+        detect_local: detect_local(kube_proxy, problems),
+        node_port_addresses: node_port_addresses(&kube_proxy.node_port_addresses, problems),
+        masquerade_all: masquerade_all(kube_proxy),
+        timeouts: timeouts(&kube_proxy.conntrack),
+        sync_period,
+        min_sync_period,
+        socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb),
+        interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
+        snat_ports: port_range(&shunt.snat_port_range, problems),
+        maps: shunt.maps.clone(),
+        bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
+        cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
+        logging: logging(kube_proxy, shunt, overrides),
+        unhonoured: unhonoured::fields(kube_proxy),
+    }
+}
+
+fn detect_local(file: &KubeProxyConfiguration, problems: &mut Problems) -> DetectLocal {
+    let cidrs = cluster_cidrs(&file.cluster_cidr, problems);
+    let names = &file.detect_local;
+    match file.detect_local_mode.as_str() {
+        "" | "ClusterCIDR" => DetectLocal::ClusterCidr(cidrs),
+        "NodeCIDR" => DetectLocal::NodeCidr,
+        "BridgeInterface" => {
+            let given = !names.bridge_interface.is_empty();
+            problems.check(given, "detectLocal.bridgeInterface", "mode BridgeInterface needs a name");
+            DetectLocal::Bridge(names.bridge_interface.clone())
+        }
+        "InterfaceNamePrefix" => {
+            let given = !names.interface_name_prefix.is_empty();
+            problems.check(
+                given,
+                "detectLocal.interfaceNamePrefix",
+                "mode InterfaceNamePrefix needs a prefix",
+            );
+            DetectLocal::InterfacePrefix(names.interface_name_prefix.clone())
+        }
+        other => {
+            let modes = "ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix";
+            problems.add("detectLocalMode", format_args!("{other:?} is none of {modes}"));
+            DetectLocal::ClusterCidr(cidrs)
+        }
+    }
+}
+
+fn cluster_cidrs(text: &str, problems: &mut Problems) -> Vec<IpNet> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let mut cidrs = Vec::<IpNet>::new();
+    for part in text.split(',') {
+        match part.trim().parse::<IpNet>() {
+            Ok(cidr) => cidrs.push(cidr.trunc()),
+            Err(_) => problems.add("clusterCIDR", format_args!("{part:?} is not a CIDR")),
+        }
+    }
+    let twice = cidrs.len() == 2 && cidrs[0].addr().is_ipv4() == cidrs[1].addr().is_ipv4();
+    problems.check(cidrs.len() <= 2 && !twice, "clusterCIDR", "at most one CIDR of each family");
+    cidrs
+}
+
+fn node_port_addresses(list: &[String], problems: &mut Problems) -> NodePortAddresses {
+    if list.is_empty() || list == ["primary"] {
+        return NodePortAddresses::Primary;
+    }
+    let mut within = Vec::new();
+    for (i, text) in list.iter().enumerate() {
+        match text.parse::<IpNet>() {
+            Ok(cidr) => within.push(cidr.trunc()),
+            Err(_) => problems.add(
+                format!("nodePortAddresses[{i}]"),
+                format_args!("{text:?} is not a CIDR, and not the single word primary"),
+            ),
+        }
+    }
+    NodePortAddresses::Within(within)
+}
+
+/// The section of the chosen mode counts; without a mode either may ask for it.
+fn masquerade_all(file: &KubeProxyConfiguration) -> bool {
+    match file.mode.as_str() {
+        "iptables" => file.iptables.masquerade_all,
+        "nftables" => file.nftables.masquerade_all,
+        _ => file.iptables.masquerade_all || file.nftables.masquerade_all,
+    }
+}
+
+/// The periods of the mode's section, or of the first section that sets them. kube-proxy's
+/// least time between syncs of one second is for its cost; ours are small, so it counts
+/// only where it was written down.
+fn periods(file: &KubeProxyConfiguration, written: &Value) -> (Duration, Duration) {
+    let order: &[&str] = match file.mode.as_str() {
+        "iptables" => &["iptables"],
+        "ipvs" => &["ipvs"],
+        "nftables" => &["nftables"],
+        _ => &["nftables", "iptables", "ipvs"],
+    };
+    let find = |field: &str| {
+        let texts = order.iter().filter_map(|section| written.get(section)?.get(field)?.as_str());
+        texts.filter_map(|t| t.parse::<GoDuration>().ok()).find(|d| !d.is_zero()).map(GoDuration::to_std)
+    };
+    let default = Nftables::default().sync_period.to_std();
+    (find("syncPeriod").unwrap_or(default), find("minSyncPeriod").unwrap_or_default())
+}
+
+/// Zero leaves kube-proxy's kernel at its own value; here that is our default.
+fn timeouts(conntrack: &Conntrack) -> ConntrackTimeouts {
+    let default = ConntrackTimeouts::default();
+    let or = |set: GoDuration, default| if set.is_zero() { default } else { set.to_std() };
+    ConntrackTimeouts {
+        tcp_established: or(conntrack.tcp_established_timeout, default.tcp_established),
+        tcp_close_wait: or(conntrack.tcp_close_wait_timeout, default.tcp_close_wait),
+        udp: or(conntrack.udp_timeout, default.udp),
+        udp_stream: or(conntrack.udp_stream_timeout, default.udp_stream),
+    }
+}
+
+fn port_range(text: &str, problems: &mut Problems) -> RangeInclusive<u16> {
+    let parse = || {
+        let (first, last) = text.split_once('-')?;
+        let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (first != 0 && first <= last).then_some(first..=last)
+    };
+    parse().unwrap_or_else(|| {
+        problems.add("snatPortRange", format_args!("{text:?} is not a range such as 1024-29999"));
+        1024..=29999
+    })
+}
+
+fn check_capacities(maps: &MapCapacities, problems: &mut Problems) {
+    for (path, rows) in [
+        ("maps.frontends", maps.frontends),
+        ("maps.backends", maps.backends),
+        ("maps.slots", maps.slots),
+        ("maps.conntrack", maps.conntrack),
+        ("maps.socketFlows", maps.socket_flows),
+        ("maps.services", maps.services),
+    ] {
+        problems.check(rows > 0, path, "must be more than 0");
+    }
+}
+
+fn logging(file: &KubeProxyConfiguration, shunt: &ShuntConfiguration, overrides: Overrides) -> Logging {
+    let from_file =
+        || if file.logging.format == "json" { super::LogFormat::Json } else { Default::default() };
+    let own = &shunt.logging;
+    Logging {
+        format: overrides.log_format.or(own.format).unwrap_or_else(from_file),
+        level: overrides.log_level.or_else(|| own.level.clone()).unwrap_or_else(|| "info".into()),
+        datapath_level: overrides.datapath_log_level.unwrap_or(own.datapath_level),
+    }
+}

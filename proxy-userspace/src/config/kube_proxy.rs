@@ -1,0 +1,304 @@
+//! `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`) as files spell it: every
+//! field, with kube-proxy's defaults. What the values mean is decided in `effective`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::duration::GoDuration;
+
+/// The file's document. Absent and `null` fields take their default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct KubeProxyConfiguration {
+    /// Alpha and beta features by name.
+    pub feature_gates: BTreeMap<String, bool>,
+    /// How to reach the API server.
+    pub client_connection: ClientConnection,
+    /// Format and verbosity of the log.
+    pub logging: Logging,
+    /// Name of this node, when it is not the host's name.
+    pub hostname_override: String,
+    /// Preferred family, given as an address.
+    pub bind_address: String,
+    /// Where the health server listens.
+    pub healthz_bind_address: String,
+    /// Where metrics are served.
+    pub metrics_bind_address: String,
+    /// A port that cannot be bound is fatal.
+    pub bind_address_hard_fail: bool,
+    /// Serve profiles.
+    pub enable_profiling: bool,
+    /// Show the metrics that were hidden in this release.
+    pub show_hidden_metrics_for_version: String,
+    /// iptables, ipvs, nftables or empty.
+    pub mode: String,
+    /// Used with mode iptables or none.
+    pub iptables: Iptables,
+    /// Used with mode ipvs.
+    pub ipvs: Ipvs,
+    /// Used with mode nftables or none.
+    pub nftables: Nftables,
+    /// Windows only.
+    pub winkernel: Winkernel,
+    /// ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
+    pub detect_local_mode: String,
+    /// Names for the interface modes.
+    #[serde(rename = "detectLocal")]
+    pub detect_local: DetectLocalNames,
+    /// Pod addresses of the cluster, at most one prefix per family.
+    #[serde(rename = "clusterCIDR")]
+    pub cluster_cidr: String,
+    /// Prefixes of node addresses that serve NodePorts, or the word `primary`.
+    pub node_port_addresses: Vec<String>,
+    /// Written to /proc/self/oom_score_adj.
+    pub oom_score_adj: i64,
+    /// Connection tracking.
+    pub conntrack: Conntrack,
+    /// How often everything is read anew from the API server.
+    pub config_sync_period: GoDuration,
+    /// Unused.
+    pub port_range: String,
+    /// Windows only.
+    pub windows_run_as_service: bool,
+}
+
+/// `clientConnection`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClientConnection {
+    /// Path of the kubeconfig; empty means the pod's service account.
+    pub kubeconfig: String,
+    /// Accept header.
+    pub accept_content_types: String,
+    /// Content type of requests.
+    pub content_type: String,
+    /// Requests per second.
+    pub qps: f32,
+    /// Requests at once.
+    pub burst: i64,
+}
+
+/// `logging`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Logging {
+    /// text or json.
+    pub format: String,
+    /// Nanoseconds or a duration.
+    pub flush_frequency: serde_norway::Value,
+    /// `-v`.
+    pub verbosity: u32,
+    /// Verbosity per file.
+    pub vmodule: Vec<serde_norway::Value>,
+    /// Buffering.
+    pub options: serde_norway::Value,
+}
+
+/// `iptables`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Iptables {
+    /// Bit of the packet mark.
+    pub masquerade_bit: i64,
+    /// Masquerade all traffic to ClusterIPs.
+    pub masquerade_all: bool,
+    /// NodePorts on loopback.
+    pub localhost_node_ports: bool,
+    /// Time between full syncs.
+    pub sync_period: GoDuration,
+    /// Least time between syncs.
+    pub min_sync_period: GoDuration,
+}
+
+/// `ipvs`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Ipvs {
+    /// Time between full syncs.
+    pub sync_period: GoDuration,
+    /// Least time between syncs.
+    pub min_sync_period: GoDuration,
+    /// Name of the scheduler.
+    pub scheduler: String,
+    /// Virtual servers to leave alone.
+    #[serde(rename = "excludeCIDRs")]
+    pub exclude_cidrs: Vec<String>,
+    /// arp_ignore and arp_announce.
+    #[serde(rename = "strictARP")]
+    pub strict_arp: bool,
+    /// Idle TCP connections.
+    pub tcp_timeout: GoDuration,
+    /// TCP connections after a FIN.
+    pub tcp_fin_timeout: GoDuration,
+    /// Idle UDP flows.
+    pub udp_timeout: GoDuration,
+}
+
+/// `nftables`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Nftables {
+    /// Bit of the packet mark.
+    pub masquerade_bit: i64,
+    /// Masquerade all traffic to ClusterIPs.
+    pub masquerade_all: bool,
+    /// Time between full syncs.
+    pub sync_period: GoDuration,
+    /// Least time between syncs.
+    pub min_sync_period: GoDuration,
+}
+
+/// `winkernel`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "Windows only; read so that a file made for both systems is accepted")]
+pub struct Winkernel {
+    pub network_name: String,
+    pub source_vip: String,
+    #[serde(rename = "enableDSR")]
+    pub enable_dsr: bool,
+    pub root_hns_endpoint_name: String,
+    pub forward_health_check_vip: bool,
+}
+
+/// `detectLocal`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DetectLocalNames {
+    /// Traffic that comes in here comes from pods.
+    pub bridge_interface: String,
+    /// Traffic that comes in on interfaces named so comes from pods.
+    pub interface_name_prefix: String,
+}
+
+/// `conntrack`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Conntrack {
+    /// Size of the kernel's table per CPU.
+    pub max_per_core: i64,
+    /// Least size of the kernel's table.
+    pub min: i64,
+    /// Idle established TCP connections.
+    pub tcp_established_timeout: GoDuration,
+    /// TCP connections in CLOSE_WAIT.
+    pub tcp_close_wait_timeout: GoDuration,
+    /// Tolerate packets out of window.
+    pub tcp_be_liberal: bool,
+    /// UDP flows without a reply; zero leaves the default.
+    pub udp_timeout: GoDuration,
+    /// UDP flows with replies; zero leaves the default.
+    pub udp_stream_timeout: GoDuration,
+}
+
+impl Default for KubeProxyConfiguration {
+    fn default() -> Self {
+        Self {
+            feature_gates: BTreeMap::new(),
+            client_connection: ClientConnection::default(),
+            logging: Logging::default(),
+            hostname_override: String::new(),
+            bind_address: "0.0.0.0".into(),
+            healthz_bind_address: "0.0.0.0:10256".into(),
+            metrics_bind_address: "127.0.0.1:10249".into(),
+            bind_address_hard_fail: false,
+            enable_profiling: false,
+            show_hidden_metrics_for_version: String::new(),
+            mode: String::new(),
+            iptables: Iptables::default(),
+            ipvs: Ipvs::default(),
+            nftables: Nftables::default(),
+            winkernel: Winkernel::default(),
+            detect_local_mode: "ClusterCIDR".into(),
+            detect_local: DetectLocalNames::default(),
+            cluster_cidr: String::new(),
+            node_port_addresses: Vec::new(),
+            oom_score_adj: -999,
+            conntrack: Conntrack::default(),
+            config_sync_period: GoDuration::from_secs(15 * 60),
+            port_range: String::new(),
+            windows_run_as_service: false,
+        }
+    }
+}
+
+impl Default for ClientConnection {
+    fn default() -> Self {
+        Self {
+            kubeconfig: String::new(),
+            accept_content_types: String::new(),
+            content_type: "application/vnd.kubernetes.protobuf".into(),
+            qps: 5.0,
+            burst: 10,
+        }
+    }
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Self {
+            format: "text".into(),
+            flush_frequency: "5s".into(),
+            verbosity: 0,
+            vmodule: Vec::new(),
+            options: serde_norway::Value::Null,
+        }
+    }
+}
+
+const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
+const MIN_SYNC_PERIOD: GoDuration = GoDuration::from_secs(1);
+
+impl Default for Iptables {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            masquerade_all: false,
+            localhost_node_ports: true,
+            sync_period: SYNC_PERIOD,
+            min_sync_period: MIN_SYNC_PERIOD,
+        }
+    }
+}
+
+impl Default for Ipvs {
+    fn default() -> Self {
+        let zero = GoDuration::default();
+        Self {
+            sync_period: SYNC_PERIOD,
+            min_sync_period: zero,
+            scheduler: String::new(),
+            exclude_cidrs: Vec::new(),
+            strict_arp: false,
+            tcp_timeout: zero,
+            tcp_fin_timeout: zero,
+            udp_timeout: zero,
+        }
+    }
+}
+
+impl Default for Nftables {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            masquerade_all: false,
+            sync_period: SYNC_PERIOD,
+            min_sync_period: MIN_SYNC_PERIOD,
+        }
+    }
+}
+
+impl Default for Conntrack {
+    fn default() -> Self {
+        Self {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established_timeout: GoDuration::from_secs(24 * 3600),
+            tcp_close_wait_timeout: GoDuration::from_secs(3600),
+            tcp_be_liberal: false,
+            udp_timeout: GoDuration::default(),
+            udp_stream_timeout: GoDuration::default(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the operator asked for: kube-proxy's file and ours, overlaid by flags, checked as
+//! a whole and turned into values the agent can use without parsing anything again.
+
+mod checks;
+mod document;
+pub mod duration;
+mod effective;
+mod errors;
+pub mod interfaces;
+pub mod kube_proxy;
+pub mod shunt;
+mod unhonoured;
+
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+
+pub use errors::{ConfigError, Problem, Problems};
+pub use interfaces::InterfacePatterns;
+pub use shunt::{DatapathLevel, LogFormat, MapCapacities, SocketLb};
+
+/// The configuration the agent runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of this node; the host's name when absent.
+    pub node_name: Option<String>,
+    /// Path of the kubeconfig; the pod's service account when absent.
+    pub kubeconfig: Option<PathBuf>,
+    /// How traffic of pods is told from other traffic.
+    pub detect_local: DetectLocal,
+    /// Which addresses of the node serve NodePorts.
+    pub node_port_addresses: NodePortAddresses,
+    /// Masquerade all traffic to ClusterIPs.
+    pub masquerade_all: bool,
+    /// When idle connections are forgotten.
+    pub timeouts: ConntrackTimeouts,
+    /// Time between comparisons with the kernel.
+    pub sync_period: Duration,
+    /// Least time between two rounds of writes.
+    pub min_sync_period: Duration,
+    /// Whose sockets are translated at connect time.
+    pub socket_lb: SocketLb,
+    /// Which interfaces are what, where discovery is overruled.
+    pub interfaces: InterfacePatterns,
+    /// Source ports of masqueraded connections.
+    pub snat_ports: RangeInclusive<u16>,
+    /// Rows per map and family.
+    pub maps: MapCapacities,
+    /// Folder of pins in a mounted bpf file system.
+    pub bpffs: PathBuf,
+    /// Root of the cgroup v2 hierarchy; found in the mount table when absent.
+    pub cgroup: Option<PathBuf>,
+    /// The log.
+    pub logging: Logging,
+    /// Fields of kube-proxy's file that are set and have no effect.
+    pub unhonoured: Vec<String>,
+}
+
+/// How traffic of pods is told from other traffic (`detectLocalMode`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// By source address; no prefix for a family means that none of its addresses is a pod's.
+    ClusterCidr(Vec<IpNet>),
+    /// By source address, with the prefixes the Node object names.
+    NodeCidr,
+    /// By the name of the interface a packet comes in on.
+    Bridge(String),
+    /// By the start of that name.
+    InterfacePrefix(String),
+}
+
+/// Which addresses of the node serve NodePorts (`nodePortAddresses`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// The first address of each family that the Node object reports.
+    Primary,
+    /// Every address of the host inside one of the prefixes.
+    Within(Vec<IpNet>),
+}
+
+/// When idle connections are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConntrackTimeouts {
+    /// Established TCP connections.
+    pub tcp_established: Duration,
+    /// TCP connections one side has closed.
+    pub tcp_close_wait: Duration,
+    /// UDP flows that saw packets one way.
+    pub udp: Duration,
+    /// UDP flows that saw packets both ways.
+    pub udp_stream: Duration,
+}
+
+impl Default for ConntrackTimeouts {
+    /// kube-proxy's values, and Linux's where kube-proxy leaves them alone.
+    fn default() -> Self {
+        Self {
+            tcp_established: Duration::from_secs(24 * 3600),
+            tcp_close_wait: Duration::from_secs(3600),
+            udp: Duration::from_secs(30),
+            udp_stream: Duration::from_secs(120),
+        }
+    }
+}
+
+/// The log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logging {
+    /// For people or for programs.
+    pub format: LogFormat,
+    /// A level, or levels per module.
+    pub level: String,
+    /// What the eBPF programs log about packets.
+    pub datapath_level: DatapathLevel,
+}
+
+/// Values from the command line, which win over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// `--hostname-override`
+    pub hostname: Option<String>,
+    /// `--kubeconfig`
+    pub kubeconfig: Option<PathBuf>,
+    /// `--bpffs`
+    pub bpffs: Option<PathBuf>,
+    /// `--cgroup`
+    pub cgroup: Option<PathBuf>,
+    /// `--socket-lb`
+    pub socket_lb: Option<SocketLb>,
+    /// `--log-format`
+    pub log_format: Option<LogFormat>,
+    /// `--log-level`
+    pub log_level: Option<String>,
+    /// `--datapath-log-level`
+    pub datapath_log_level: Option<DatapathLevel>,
+}
+
+impl Config {
+    /// Reads `file`, if there is one, and lays `overrides` over it.
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
+        let text = match file {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?,
+            None => String::new(),
+        };
+        Self::parse(&text, overrides)
+    }
+
+    /// Like [`Config::load`], from the text of a file.
+    pub fn parse(text: &str, overrides: Overrides) -> Result<Self, ConfigError> {
+        let mut problems = Problems::default();
+        let documents = document::read(text, &mut problems)?;
+        checks::kube_proxy(&documents.kube_proxy, &mut problems);
+        let config = effective::config(&documents, overrides, &mut problems);
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(problems)) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! `ShuntConfiguration` (`shunt.dev/v1alpha1`): what kube-proxy has no field for.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use proxy_common::maps;
+use serde::{Deserialize, Serialize};
+
+/// The file's document. Absent and `null` fields take their default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ShuntConfiguration {
+    /// Whose sockets are translated at connect time.
+    #[serde(rename = "socketLB")]
+    pub socket_lb: SocketLb,
+    /// Which interfaces are what, where discovery must be overruled.
+    pub interfaces: Interfaces,
+    /// `first-last`, the source ports of masqueraded connections.
+    pub snat_port_range: String,
+    /// Sizes of the eBPF maps.
+    pub maps: MapCapacities,
+    /// Folder of pins in a mounted bpf file system.
+    pub bpffs: PathBuf,
+    /// Root of the cgroup v2 hierarchy; found in the mount table when absent.
+    pub cgroup: Option<PathBuf>,
+    /// The log.
+    pub logging: Logging,
+}
+
+impl Default for ShuntConfiguration {
+    fn default() -> Self {
+        Self {
+            socket_lb: SocketLb::default(),
+            interfaces: Interfaces::default(),
+            snat_port_range: "1024-29999".into(),
+            maps: MapCapacities::default(),
+            bpffs: DEFAULT_BPFFS.into(),
+            cgroup: None,
+            logging: Logging::default(),
+        }
+    }
+}
+
+/// Where maps and links are pinned unless told otherwise.
+pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf/shunt";
+
+/// Whose sockets are translated at connect time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketLb {
+    /// Every process of the node.
+    #[default]
+    All,
+    /// Processes in the host's network namespace.
+    Host,
+    /// Nobody's: every packet is translated on its way.
+    Off,
+}
+
+/// Shell patterns of interface names. `ignore` wins, then the order of the fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Interfaces {
+    /// No program is attached.
+    pub ignore: Vec<String>,
+    /// Host side of a pod's link.
+    pub pod: Vec<String>,
+    /// Uplinks.
+    pub node: Vec<String>,
+    /// Overlays.
+    pub tunnel: Vec<String>,
+}
+
+/// Rows per map and family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct MapCapacities {
+    /// Addresses services answer on.
+    pub frontends: u32,
+    /// Endpoints.
+    pub backends: u32,
+    /// Candidates of all frontends together.
+    pub slots: u32,
+    /// Rows of tracked connections, two to four per connection.
+    pub conntrack: u32,
+    /// Rows of translated sockets, two per peer.
+    pub socket_flows: u32,
+    /// Service ports.
+    pub services: u32,
+}
+
+impl Default for MapCapacities {
+    fn default() -> Self {
+        Self {
+            frontends: maps::frontends::CAPACITY,
+            backends: maps::backends::CAPACITY,
+            slots: maps::slots::CAPACITY,
+            conntrack: maps::conntrack::CAPACITY,
+            socket_flows: maps::socket_flows::CAPACITY,
+            services: maps::services::CAPACITY,
+        }
+    }
+}
+
+/// The log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Logging {
+    /// For people or for programs.
+    pub format: Option<LogFormat>,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or such levels per module.
+    pub level: Option<String>,
+    /// What the eBPF programs log about packets.
+    pub datapath_level: DatapathLevel,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// What the eBPF programs log about packets. Off costs nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum DatapathLevel {
+    #[default]
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl DatapathLevel {
+    /// The number that the eBPF object compares with; 0 is off.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The name in log filters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}

@@ -1,0 +1,184 @@
+use super::*;
+
+fn kube_proxy(fields: &str) -> String {
+    format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n")
+}
+
+fn shunt(fields: &str) -> String {
+    format!("apiVersion: shunt.dev/v1alpha1\nkind: ShuntConfiguration\n{fields}\n")
+}
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, Overrides::default()).unwrap()
+}
+
+/// The fields the report names, sorted.
+fn wrong(text: &str) -> Vec<String> {
+    match Config::parse(text, Overrides::default()) {
+        Err(ConfigError::Invalid(problems)) => {
+            let mut paths: Vec<_> = problems.into_iter().map(|p| p.path).collect();
+            paths.sort();
+            paths.dedup();
+            paths
+        }
+        other => panic!("expected wrong fields, got {other:?}"),
+    }
+}
+
+#[test]
+fn nothing_means_defaults() {
+    for text in ["", "---\n", &kube_proxy(""), &shunt("")] {
+        let config = parse(text);
+        assert_eq!(config.detect_local, DetectLocal::ClusterCidr(vec![]), "detection is off");
+        assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+        assert_eq!(config.sync_period, Duration::from_secs(30));
+        assert_eq!(config.min_sync_period, Duration::ZERO);
+        assert_eq!(config.timeouts, ConntrackTimeouts::default());
+        assert_eq!(config.snat_ports, 1024..=29999);
+        assert_eq!(config.socket_lb, SocketLb::All);
+        assert_eq!(config.logging.level, "info");
+        assert!(config.unhonoured.is_empty());
+    }
+}
+
+#[test]
+fn valid_fields_take_effect() {
+    let config = parse(&kube_proxy(
+        "clusterCIDR: 10.0.0.0/8,fd00:10::/32
+nodePortAddresses: [192.168.0.0/24, '2001:db8::1/128']
+nftables: {masqueradeAll: true, syncPeriod: 10s, minSyncPeriod: 2s}
+conntrack: {udpTimeout: 10s, tcpEstablishedTimeout: 1h}
+hostnameOverride: n1
+clientConnection: {kubeconfig: /etc/kubeconfig}",
+    ));
+    let nets = |texts: [&str; 2]| texts.map(|t| t.parse::<IpNet>().unwrap()).to_vec();
+    assert_eq!(config.detect_local, DetectLocal::ClusterCidr(nets(["10.0.0.0/8", "fd00:10::/32"])));
+    let within = NodePortAddresses::Within(nets(["192.168.0.0/24", "2001:db8::1/128"]));
+    assert_eq!(config.node_port_addresses, within);
+    assert!(config.masquerade_all);
+    assert_eq!(
+        (config.sync_period, config.min_sync_period),
+        (Duration::from_secs(10), Duration::from_secs(2))
+    );
+    assert_eq!(config.timeouts.udp, Duration::from_secs(10));
+    assert_eq!(config.timeouts.tcp_established, Duration::from_secs(3600));
+    assert_eq!(config.node_name.as_deref(), Some("n1"));
+    assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/etc/kubeconfig")));
+}
+
+#[test]
+fn kube_proxys_rules_hold() {
+    for (fields, expected) in [
+        ("bindAddress: 10.10.12.11:2000", &["bindAddress"][..]),
+        ("clusterCIDR: 192.168.59.0", &["clusterCIDR"]),
+        ("clusterCIDR: 192.168.59.0/24,fd00:192:168::/64,10.0.0.0/16", &["clusterCIDR"]),
+        ("clusterCIDR: 192.168.59.0/24,10.0.0.0/16", &["clusterCIDR"]),
+        ("mode: non-existing", &["mode"]),
+        ("configSyncPeriod: -1s", &["configSyncPeriod"]),
+        ("iptables: {masqueradeBit: -10}", &["iptables.masqueradeBit"]),
+        ("nodePortAddresses: [foo]", &["nodePortAddresses[0]"]),
+        ("nodePortAddresses: [10.0.0.0/8, primary]", &["nodePortAddresses[1]"]),
+        (
+            "detectLocalMode: BridgeInterface\ndetectLocal: {interfaceNamePrefix: eth0}",
+            &["detectLocal.bridgeInterface"],
+        ),
+        ("detectLocalMode: InterfaceNamePrefix", &["detectLocal.interfaceNamePrefix"]),
+        ("healthzBindAddress: 10.10.10.10:65536", &["healthzBindAddress"]),
+        ("detectLocalMode: Guess", &["detectLocalMode"]),
+        ("clientConnection: {burst: -5}", &["clientConnection.burst"]),
+        ("featureGates: {NoSuchGate: true}", &["featureGates"]),
+        ("nftables: {syncPeriod: 1s, minSyncPeriod: 5s}", &["nftables.minSyncPeriod"]),
+        ("oomScoreAdj: 1001", &["oomScoreAdj"]),
+    ] {
+        assert_eq!(wrong(&kube_proxy(fields)), expected, "{fields}");
+    }
+    for fields in [
+        "healthzBindAddress: 0.0.0.0",
+        "healthzBindAddress: ''",
+        "metricsBindAddress: 127.0.0.1",
+        "bindAddress: fd00:192:168:59::103\nmetricsBindAddress: '[::1]:10249'\nhealthzBindAddress: '[::]:10256'",
+        "nodePortAddresses: [primary]",
+        "ipvs: {syncPeriod: -1s}",
+    ] {
+        parse(&kube_proxy(fields));
+    }
+}
+
+#[test]
+fn all_wrong_fields_are_reported_together() {
+    let text =
+        kube_proxy("conntrack: {maxPerCore: -1, min: -1, tcpEstablishedTimeout: -5s, udpTimeout: -5s}\nx: 1")
+            + "---\n"
+            + &shunt(
+                "snatPortRange: 5-1\ninterfaces: {pod: ['veth[']}\nmaps: {slots: 0}\nlogging: {colour: red}",
+            );
+    assert_eq!(
+        wrong(&text),
+        [
+            "conntrack.maxPerCore",
+            "conntrack.min",
+            "conntrack.tcpEstablishedTimeout",
+            "conntrack.udpTimeout",
+            "interfaces.pod[0]",
+            "logging.colour",
+            "maps.slots",
+            "snatPortRange",
+            "x",
+        ]
+    );
+}
+
+#[test]
+fn flags_win_over_both_documents() {
+    let text = kube_proxy("hostnameOverride: a\nlogging: {format: json}")
+        + "---\n"
+        + &shunt("socketLB: host\nbpffs: /a\nlogging: {level: warn}");
+    let config = parse(&text);
+    assert_eq!((config.socket_lb, config.logging.format), (SocketLb::Host, LogFormat::Json));
+    let overrides = Overrides {
+        hostname: Some("b".into()),
+        bpffs: Some("/b".into()),
+        socket_lb: Some(SocketLb::Off),
+        log_format: Some(LogFormat::Text),
+        ..Overrides::default()
+    };
+    let config = Config::parse(&text, overrides).unwrap();
+    assert_eq!(config.node_name.as_deref(), Some("b"));
+    assert_eq!(config.bpffs, Path::new("/b"));
+    assert_eq!((config.socket_lb, config.logging.format), (SocketLb::Off, LogFormat::Text));
+    assert_eq!(config.logging.level, "warn");
+}
+
+#[test]
+fn what_has_no_effect_is_named_and_generated_zeros_are_not() {
+    let config = parse(&kube_proxy(
+        "mode: ipvs
+bindAddress: 0.0.0.0
+configSyncPeriod: 15m0s
+enableProfiling: true
+conntrack: {maxPerCore: 0, tcpBeLiberal: true}
+ipvs: {scheduler: rr, excludeCIDRs: null}
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: '0'}}, verbosity: 0}
+featureGates: {AllAlpha: true}",
+    ));
+    assert_eq!(
+        config.unhonoured,
+        ["featureGates.AllAlpha", "enableProfiling", "mode", "ipvs.scheduler", "conntrack.tcpBeLiberal"]
+    );
+    assert!(parse(&kube_proxy("mode: nftables")).unhonoured.is_empty());
+}
+
+#[test]
+fn interface_patterns_in_their_order() {
+    use interfaces::InterfaceKind;
+    let config = parse(&shunt("interfaces: {ignore: ['veth-x*'], pod: ['veth*'], node: [eth0, 'en*']}"));
+    for (name, kind) in [
+        ("veth-x1", Some(InterfaceKind::Ignore)),
+        ("veth1", Some(InterfaceKind::Pod)),
+        ("eth0", Some(InterfaceKind::Node)),
+        ("eth01", None),
+        ("enp3s0", Some(InterfaceKind::Node)),
+    ] {
+        assert_eq!(config.interfaces.kind(name), kind, "{name}");
+    }
+}
