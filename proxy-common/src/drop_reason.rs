@@ -44,6 +44,10 @@ drop_reasons! {
     InvalidMapState = 6, "invalid-map-state";
     /// The kernel refused to change the packet; silently dropped.
     RewriteFailed = 7, "rewrite-failed";
+    /// The node has no address of this family to masquerade behind; silently dropped.
+    NoNodeAddress = 8, "no-node-address";
+    /// The host has no route to the backend; silently dropped.
+    NoRoute = 9, "no-route";
 }
 
 #[cfg(test)]

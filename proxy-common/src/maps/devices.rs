@@ -1,12 +1,12 @@
-//! `devices`: hash, interface index → what the datapath must know of the edge.
+//! `devices`: hash, interface index → what the datapath must know of the device.
 
 use super::{assert_size, pod};
 use crate::addr::{Ip4, Ip6};
 
-/// Number of edges a node may have.
+/// Number of devices a node may have.
 pub const CAPACITY: u32 = 16_384;
 
-/// An edge. An unspecified SNAT address means that the node has none of that family.
+/// A device of the host. An unspecified SNAT address means that the node has none of that family.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Device {
@@ -16,6 +16,10 @@ pub struct Device {
     pub snat_v6: Ip6,
     /// Bits of [`flags`].
     pub flags: u32,
+    /// Link-layer address, zero where there is none.
+    pub mac: [u8; 6],
+    /// Zero.
+    pub pad: u16,
 }
 
 /// Bits of [`Device::flags`].
@@ -24,5 +28,5 @@ pub mod flags {
     pub const POD: u32 = 1;
 }
 
-assert_size!(Device = 24);
+assert_size!(Device = 32);
 pod!(Device);

@@ -1,0 +1,24 @@
+//! The programs that carry service traffic.
+//!
+//! `tc.rs` and `sock.rs` are the entry points: they wrap the kernel's context, call a
+//! pipeline, count, and turn the verdict into an action. `pipeline.rs` lists the stages.
+//! Everything below is generic over the address family and the kind of packet.
+#![no_std]
+#![no_main]
+
+mod maps;
+mod packet;
+mod pipeline;
+mod sock;
+mod stage;
+mod tc;
+
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+/// The kernel offers several of the helpers used here to GPL-compatible programs only.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

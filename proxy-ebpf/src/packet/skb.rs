@@ -1,0 +1,179 @@
+//! A packet under a tc hook.
+
+use core::{ffi::c_void, marker::PhantomData};
+
+use aya_ebpf::{
+    bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, bpf_adj_room_mode::BPF_ADJ_ROOM_MAC},
+    helpers::generated as helper,
+    programs::TcContext,
+};
+use proxy_common::DropReason;
+
+use super::{L4Change, Packet, headers::Header};
+
+/// `bpf_l4_csum_replace`: the addresses are IPv6. Kernels before 6.16 do not know it.
+const BPF_F_IPV6: u64 = 1 << 7;
+const EINVAL: i64 = -22;
+/// No header we read starts farther in; the bound lets the verifier check the sum.
+const MAX_OFFSET: usize = 512;
+
+/// How the packets of a device begin.
+pub trait Link {
+    const L2_LEN: usize;
+}
+
+/// Devices with an Ethernet header.
+pub struct Ethernet;
+impl Link for Ethernet {
+    const L2_LEN: usize = 14;
+}
+
+/// Devices whose packets begin with the IP header, such as WireGuard and IPIP.
+pub struct Layer3;
+impl Link for Layer3 {
+    const L2_LEN: usize = 0;
+}
+
+/// A socket buffer of a device of kind `L`.
+pub struct Skb<L> {
+    skb: *mut __sk_buff,
+    link: PhantomData<L>,
+}
+
+impl<L: Link> Skb<L> {
+    #[inline(always)]
+    pub fn new(ctx: &TcContext) -> Self {
+        Self { skb: ctx.skb.skb, link: PhantomData }
+    }
+
+    /// The EtherType, in host order.
+    #[inline(always)]
+    pub fn ether_type(&self) -> u16 {
+        // SAFETY: the context is valid while the program runs.
+        u16::from_be(unsafe { (*self.skb).protocol } as u16)
+    }
+
+    /// Address of `len` bytes at `offset` when they lie in the linear part.
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> Option<usize> {
+        // SAFETY: the context is valid while the program runs.
+        let (data, end) = unsafe { ((*self.skb).data as usize, (*self.skb).data_end as usize) };
+        let start = data + offset;
+        if start + len > end { None } else { Some(start) }
+    }
+}
+
+impl<L: Link> Packet for Skb<L> {
+    const L2_LEN: usize = L::L2_LEN;
+
+    #[inline(always)]
+    fn context(&self) -> *mut c_void {
+        self.skb.cast()
+    }
+
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).len }
+    }
+
+    #[inline(always)]
+    fn is_gso(&self) -> bool {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).gso_size != 0 }
+    }
+
+    #[inline(always)]
+    fn ifindex(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).ifindex }
+    }
+
+    #[inline(always)]
+    fn ingress_ifindex(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn read<T: Header>(&self, offset: usize) -> Option<T> {
+        if offset > MAX_OFFSET {
+            return None;
+        }
+        let at = match self.at(offset, size_of::<T>()) {
+            Some(at) => at,
+            None => {
+                // The bytes may lie in a fragment: have the kernel bring them to the front.
+                // SAFETY: the context is valid; pointers into the packet are taken anew below.
+                if unsafe { helper::bpf_skb_pull_data(self.skb, (offset + size_of::<T>()) as u32) } != 0 {
+                    return None;
+                }
+                self.at(offset, size_of::<T>())?
+            }
+        };
+        // SAFETY: `at` is inside the packet for the size of T, and any bytes are a T. It may not be
+        // aligned for T: BPF loads of packet memory need not be, where the kernel says so
+        // (HAVE_EFFICIENT_UNALIGNED_ACCESS: x86-64, arm64), and byte loads cost four times as much.
+        Some(unsafe { core::ptr::read(at as *const T) })
+    }
+
+    #[inline(always)]
+    fn write<T: Header>(&self, offset: usize, header: &T) -> Result<(), DropReason> {
+        // SAFETY: the helper copies size_of::<T>() initialised bytes and checks the offset.
+        let ret = unsafe {
+            helper::bpf_skb_store_bytes(
+                self.skb,
+                offset as u32,
+                core::ptr::from_ref(header).cast(),
+                size_of::<T>() as u32,
+                0,
+            )
+        };
+        ok(ret)
+    }
+
+    #[inline(always)]
+    fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason> {
+        // SAFETY: the helper checks the offset.
+        ok(unsafe { helper::bpf_l3_csum_replace(self.skb, offset as u32, 0, u64::from(diff), 0) })
+    }
+
+    #[inline(always)]
+    fn update_l4_checksum(&self, offset: usize, diff: u32, change: L4Change) -> Result<(), DropReason> {
+        let mut flags = 0;
+        if change.pseudo_header {
+            flags |= u64::from(BPF_F_PSEUDO_HDR);
+        }
+        if change.zero_is_none {
+            flags |= u64::from(BPF_F_MARK_MANGLED_0);
+        }
+        // SAFETY: the helper checks the offset.
+        let replace =
+            |flags| unsafe { helper::bpf_l4_csum_replace(self.skb, offset as u32, 0, u64::from(diff), flags) };
+        if change.pseudo_header && change.ipv6 {
+            match replace(flags | BPF_F_IPV6) {
+                EINVAL => ok(replace(flags)),
+                ret => ok(ret),
+            }
+        } else {
+            ok(replace(flags))
+        }
+    }
+
+    #[inline(always)]
+    fn truncate(&self, len: u32) -> Result<(), DropReason> {
+        // SAFETY: pointers into the packet are taken anew at every read.
+        ok(unsafe { helper::bpf_skb_change_tail(self.skb, len, 0) })
+    }
+
+    #[inline(always)]
+    fn open_room(&self, len: u32) -> Result<(), DropReason> {
+        // SAFETY: pointers into the packet are taken anew at every read.
+        ok(unsafe { helper::bpf_skb_adjust_room(self.skb, len as i32, BPF_ADJ_ROOM_MAC, 0) })
+    }
+}
+
+#[inline(always)]
+fn ok(ret: i64) -> Result<(), DropReason> {
+    if ret == 0 { Ok(()) } else { Err(DropReason::RewriteFailed) }
+}

@@ -1,0 +1,12 @@
+//! The steps of a packet through the datapath, in their order.
+
+pub mod classify;
+pub mod conntrack;
+pub mod lookup;
+pub mod nat;
+pub mod network;
+pub mod output;
+pub mod parse;
+pub mod reject;
+pub mod select;
+pub mod snat;

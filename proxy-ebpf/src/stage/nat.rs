@@ -1,0 +1,56 @@
+//! One tuple out, another in, with every checksum that covers them.
+
+use proxy_common::{DropReason, Tuple, checksum, crc32c, proto};
+
+use super::{network::Network, parse::Parsed};
+use crate::packet::{
+    L4Change, Packet,
+    headers::{Ports, Sctp},
+};
+
+/// Rewrites the packet from the tuple it has to `new`.
+#[inline(always)]
+pub fn rewrite<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, new: &Tuple<A>) -> Result<(), DropReason> {
+    let old = &parsed.tuple;
+    let at = parsed.transport.offset;
+    let src = checksum::diff(old.src.words(), new.src.words());
+    let dst = checksum::diff(old.dst.words(), new.dst.words());
+    let addresses = u32::from(checksum::fold(src)) + u32::from(checksum::fold(dst));
+    let ports = Ports { src: new.sport.to_be(), dst: new.dport.to_be() };
+    let (old_word, new_word) = (ports_word(old), ports_word(new));
+    match old.proto {
+        proto::SCTP => update_sctp(packet, parsed, old_word ^ new_word)?,
+        p => {
+            let field = at + if p == proto::TCP { 16 } else { 6 };
+            let zero_is_none = p == proto::UDP;
+            let change = L4Change { pseudo_header: true, zero_is_none, ipv6: A::VERSION == 6 };
+            packet.update_l4_checksum(field, addresses, change)?;
+            if old_word != new_word {
+                let change = L4Change { pseudo_header: false, ..change };
+                packet.update_l4_checksum(field, checksum::diff(&[old_word], &[new_word]), change)?;
+            }
+        }
+    }
+    A::write_addresses(packet, new, addresses)?;
+    if old_word != new_word { packet.write(at, &ports) } else { Ok(()) }
+}
+
+/// Both ports as they lie in memory.
+#[inline(always)]
+fn ports_word<A>(tuple: &Tuple<A>) -> u32 {
+    let ([a, b], [c, d]) = (tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes());
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+/// SCTP covers no addresses, so only a change of ports counts (RFC 9260 §6.8).
+#[inline(always)]
+fn update_sctp<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, ports_xor: u32) -> Result<(), DropReason> {
+    let at = parsed.transport.offset;
+    let sctp = packet.read::<Sctp>(at).ok_or(DropReason::RewriteFailed)?;
+    // A zero is a checksum the sender's kernel left to the hardware, which computes it after us.
+    if sctp.checksum == 0 || ports_xor == 0 {
+        return Ok(());
+    }
+    let change = crc32c::port_change(u32::from_le(ports_xor), parsed.transport.len as u16);
+    packet.write(at + 8, &(sctp.checksum ^ change.to_le()))
+}

@@ -1,0 +1,236 @@
+//! What differs between IPv4 and IPv6 packets, and nothing else.
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use proxy_common::{Addr, DropReason, Ip4, Ip6, Tuple, checksum, proto};
+
+use crate::{
+    maps::Tables,
+    packet::{
+        Packet,
+        headers::{Addrs4, Addrs6, Extension, Icmp, Icmp4Answer, Icmp6Answer, Ipv4, Ipv6},
+    },
+};
+
+/// Where the transport header is.
+pub struct Transport<A> {
+    pub src: A,
+    pub dst: A,
+    pub proto: u8,
+    /// Offset from the start of the packet.
+    pub offset: usize,
+    /// Bytes of transport header and payload, by the IP header.
+    pub len: u32,
+}
+
+/// An address family as the datapath sees it.
+pub trait Network: Tables {
+    /// EtherType, in host order.
+    const ETHER_TYPE: u16;
+    /// Length of an IP and an ICMP header, which an answer puts before the quoted packet.
+    const ICMP_ANSWER_LEN: u32;
+
+    /// Finds the transport header. Nothing for a fragment, and for a header that is cut
+    /// off, contradicts the packet's length or belongs to another protocol.
+    fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>>;
+    /// Writes source and destination, and mends the header checksum by `diff`.
+    fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason>;
+    /// Turns the IP header into one for a TCP segment without payload back to the sender.
+    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, tcp_len: u16) -> Result<(), DropReason>;
+    /// Writes IP and ICMP header of "port unreachable" into room opened before the IP
+    /// header. `quoted_sum` is the sum of the quoted transport bytes, `quoted_len` their number.
+    fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason>;
+    /// Fills in family and addresses.
+    fn route_key(params: &mut bpf_fib_lookup, src: &Self, dst: &Self);
+}
+
+const MORE_FRAGMENTS_OR_OFFSET: u16 = 0x3fff;
+const DONT_FRAGMENT: u16 = 0x4000;
+const TTL: u8 = 64;
+
+impl Network for Ip4 {
+    const ETHER_TYPE: u16 = 0x0800;
+    const ICMP_ANSWER_LEN: u32 = size_of::<Icmp4Answer>() as u32;
+
+    #[inline(always)]
+    fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>> {
+        let ip = packet.read::<Ipv4>(P::L2_LEN)?;
+        let header_len = u32::from(ip.version_ihl & 0xf) * 4;
+        if ip.version_ihl >> 4 != 4 || header_len < 20 {
+            return None;
+        }
+        if u16::from_be(ip.fragment) & MORE_FRAGMENTS_OR_OFFSET != 0 {
+            return None;
+        }
+        let len = payload_len(packet, u32::from(u16::from_be(ip.total_len)), header_len)?;
+        let offset = P::L2_LEN + header_len as usize;
+        Some(Transport { src: ip.src, dst: ip.dst, proto: ip.proto, offset, len })
+    }
+
+    #[inline(always)]
+    fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason> {
+        packet.update_l3_checksum(P::L2_LEN + 10, diff)?;
+        packet.write(P::L2_LEN + 12, &Addrs4 { src: tuple.src, dst: tuple.dst })
+    }
+
+    #[inline(always)]
+    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, tcp_len: u16) -> Result<(), DropReason> {
+        let mut ip = packet.read::<Ipv4>(P::L2_LEN).ok_or(DropReason::RewriteFailed)?;
+        let total_len = ((transport.offset - P::L2_LEN) as u16 + tcp_len).to_be();
+        let fragment = DONT_FRAGMENT.to_be();
+        let word = |a: u16, b: u16| u32::from(a) | u32::from(b) << 16;
+        let ttl = |ttl: u8| u16::from_ne_bytes([ttl, ip.proto]);
+        let diff = checksum::diff(
+            &[word(ip.total_len, ip.id), word(ip.fragment, ttl(ip.ttl))],
+            &[word(total_len, 0), word(fragment, ttl(TTL))],
+        );
+        ip.checksum = checksum::update(ip.checksum, diff);
+        (ip.total_len, ip.id, ip.fragment, ip.ttl) = (total_len, 0, fragment, TTL);
+        (ip.src, ip.dst) = (ip.dst, ip.src);
+        packet.write(P::L2_LEN, &ip)
+    }
+
+    #[inline(always)]
+    fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason> {
+        let quoted_at = P::L2_LEN + size_of::<Icmp4Answer>();
+        let quoted = packet.read::<Ipv4>(quoted_at).ok_or(DropReason::RewriteFailed)?;
+        let quoted_header = u16::from(quoted.version_ihl & 0xf) * 4;
+        let mut ip = Ipv4 {
+            version_ihl: 0x45,
+            tos: quoted.tos,
+            total_len: (size_of::<Icmp4Answer>() as u16 + quoted_header + quoted_len).to_be(),
+            id: 0,
+            fragment: DONT_FRAGMENT.to_be(),
+            ttl: TTL,
+            proto: proto::ICMP,
+            checksum: 0,
+            src: quoted.dst,
+            dst: quoted.src,
+        };
+        ip.checksum = header_checksum(&ip);
+        // Destination unreachable, port unreachable (RFC 792). The quoted IP header sums to zero by its
+        // own checksum, so only the transport bytes count.
+        let head = u32::from(u16::from_ne_bytes([3, 3]));
+        let icmp = Icmp { kind: 3, code: 3, checksum: !checksum::fold(head + quoted_sum), unused: 0 };
+        packet.write(P::L2_LEN, &Icmp4Answer { ip, icmp })
+    }
+
+    #[inline(always)]
+    fn route_key(params: &mut bpf_fib_lookup, src: &Self, dst: &Self) {
+        params.family = 2; // AF_INET
+        params.__bindgen_anon_3.ipv4_src = src.words()[0];
+        params.__bindgen_anon_4.ipv4_dst = dst.words()[0];
+    }
+}
+
+/// Extension headers a packet may have before its transport header.
+const MAX_EXTENSIONS: u32 = 6;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const DESTINATION_OPTIONS: u8 = 60;
+
+impl Network for Ip6 {
+    const ETHER_TYPE: u16 = 0x86dd;
+    const ICMP_ANSWER_LEN: u32 = size_of::<Icmp6Answer>() as u32;
+
+    #[inline(always)]
+    fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>> {
+        let ip = packet.read::<Ipv6>(P::L2_LEN)?;
+        if u32::from_be(ip.version_class_label) >> 28 != 6 {
+            return None;
+        }
+        let mut proto = ip.next_header;
+        let mut header_len = 40usize;
+        for _ in 0..MAX_EXTENSIONS {
+            match proto {
+                HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => {
+                    let ext = packet.read::<Extension>(P::L2_LEN + header_len)?;
+                    proto = ext.next_header;
+                    header_len += usize::from(ext.len) * 8 + 8;
+                }
+                _ => break,
+            }
+        }
+        let total_len = match u32::from(u16::from_be(ip.payload_len)) {
+            0 => 0,
+            len => len + 40,
+        };
+        let len = payload_len(packet, total_len, header_len as u32)?;
+        Some(Transport { src: ip.src, dst: ip.dst, proto, offset: P::L2_LEN + header_len, len })
+    }
+
+    #[inline(always)]
+    fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, _diff: u32) -> Result<(), DropReason> {
+        packet.write(P::L2_LEN + 8, &Addrs6 { src: tuple.src, dst: tuple.dst })
+    }
+
+    #[inline(always)]
+    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, tcp_len: u16) -> Result<(), DropReason> {
+        let mut ip = packet.read::<Ipv6>(P::L2_LEN).ok_or(DropReason::RewriteFailed)?;
+        ip.payload_len = ((transport.offset - P::L2_LEN) as u16 - 40 + tcp_len).to_be();
+        ip.hop_limit = TTL;
+        (ip.src, ip.dst) = (ip.dst, ip.src);
+        packet.write(P::L2_LEN, &ip)
+    }
+
+    #[inline(always)]
+    fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason> {
+        let quoted_at = P::L2_LEN + size_of::<Icmp6Answer>();
+        let quoted = packet.read::<Ipv6>(quoted_at).ok_or(DropReason::RewriteFailed)?;
+        let icmp_len = size_of::<Icmp>() as u16 + 40 + quoted_len;
+        let ip = Ipv6 {
+            version_class_label: quoted.version_class_label,
+            payload_len: icmp_len.to_be(),
+            next_header: proto::ICMPV6,
+            hop_limit: TTL,
+            src: quoted.dst,
+            dst: quoted.src,
+        };
+        // Both addresses count twice: in the pseudo header and in the quoted header.
+        let addrs = fold_words(ip.src.words()) + fold_words(ip.dst.words());
+        let pseudo = u32::from(icmp_len.to_be()) + u32::from(u16::from_ne_bytes([0, proto::ICMPV6]));
+        let quoted_head = fold_words(&[quoted.version_class_label])
+            + u32::from(quoted.payload_len)
+            + u32::from(u16::from_ne_bytes([quoted.next_header, quoted.hop_limit]));
+        // Destination unreachable, port unreachable (RFC 4443 §3.1).
+        let head = u32::from(u16::from_ne_bytes([1, 4]));
+        let sum = 2 * addrs + pseudo + quoted_head + head + quoted_sum;
+        let icmp = Icmp { kind: 1, code: 4, checksum: !checksum::fold(sum), unused: 0 };
+        packet.write(P::L2_LEN, &Icmp6Answer { ip, icmp })
+    }
+
+    #[inline(always)]
+    fn route_key(params: &mut bpf_fib_lookup, src: &Self, dst: &Self) {
+        params.family = 10; // AF_INET6
+        for (i, (src, dst)) in src.words().iter().zip(dst.words()).enumerate() {
+            // SAFETY: both unions are sixteen plain bytes seen as four words.
+            unsafe {
+                params.__bindgen_anon_3.ipv6_src[i] = *src;
+                params.__bindgen_anon_4.ipv6_dst[i] = *dst;
+            }
+        }
+    }
+}
+
+/// Bytes after the IP header, when the header's idea of the length fits the packet.
+#[inline(always)]
+fn payload_len<P: Packet>(packet: &P, total_len: u32, header_len: u32) -> Option<u32> {
+    let there = packet.len().checked_sub(P::L2_LEN as u32)?;
+    // A segment train beyond 64 KiB says zero (RFC 2675 and the kernel's BIG TCP).
+    let total_len = if total_len == 0 && packet.is_gso() { there } else { total_len };
+    if total_len > there {
+        return None;
+    }
+    total_len.checked_sub(header_len)
+}
+
+#[inline(always)]
+fn fold_words(words: &[u32]) -> u32 {
+    words.iter().fold(0, |sum, word| sum + (word & 0xffff) + (word >> 16))
+}
+
+#[inline(always)]
+fn header_checksum(ip: &Ipv4) -> u16 {
+    // SAFETY: an Ipv4 is five u32 of initialised bytes; the copy has a u32's alignment.
+    let words: [u32; 5] = unsafe { core::mem::transmute_copy(ip) };
+    !checksum::fold(fold_words(&words))
+}

@@ -1,0 +1,76 @@
+//! Packets that do not simply go on: those of host processes that the socket hooks did
+//! not translate.
+//!
+//! Such a packet was routed to the frontend's address before we see it, so after DNAT it
+//! is sent by the route of the backend, and the reply enters the stack where the
+//! frontend's route would have brought it in: the stack sees one connection between host
+//! and frontend, and no martian.
+
+use aya_ebpf::{bindings::bpf_fib_lookup, helpers::generated as helper};
+use proxy_common::{DropReason, Tuple};
+
+use super::network::Network;
+use crate::{
+    maps,
+    packet::{Packet, headers::Macs},
+};
+
+/// The loopback device has this index in every network namespace.
+pub const LOOPBACK: u32 = 1;
+
+const BPF_FIB_LKUP_RET_SUCCESS: i64 = 0;
+const BPF_FIB_LKUP_RET_NO_NEIGH: i64 = 7;
+
+/// A way out for a packet.
+pub enum Output {
+    /// Go on along the stack's path.
+    Continue,
+    /// Leave by this interface, to the neighbour its routes name.
+    Neighbour(u32),
+    /// Leave by this interface as it is.
+    Transmit(u32),
+    /// Enter the stack as if it came in by this interface.
+    Receive(u32),
+}
+
+/// The way from the host to a backend: its interface, or loopback if it is the host's own address.
+#[inline(always)]
+pub fn route<P: Packet, A: Network>(packet: &P, tuple: &Tuple<A>) -> Result<u32, DropReason> {
+    if maps::node_address(&tuple.dst).is_some() {
+        return Ok(LOOPBACK);
+    }
+    // SAFETY: plain integers, for which zero is a valid value.
+    let mut params: bpf_fib_lookup = unsafe { core::mem::zeroed() };
+    params.ifindex = packet.ifindex();
+    params.l4_protocol = tuple.proto;
+    A::route_key(&mut params, &tuple.src, &tuple.dst);
+    // SAFETY: the context belongs to the running program; params is initialised and of the size given.
+    let ret = unsafe {
+        helper::bpf_fib_lookup(packet.context(), &raw mut params, size_of::<bpf_fib_lookup>() as i32, 0)
+    };
+    match ret {
+        BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH => Ok(params.ifindex),
+        _ => Err(DropReason::NoRoute),
+    }
+}
+
+/// Addresses the frame to the interface whose ingress is to take it.
+#[inline(always)]
+pub fn address_to<P: Packet>(packet: &P, ifindex: u32) -> Result<(), DropReason> {
+    if P::L2_LEN == 0 {
+        return Ok(());
+    }
+    let dst = maps::device(ifindex).map(|d| d.mac).unwrap_or_default();
+    let macs = packet.read::<Macs>(0).ok_or(DropReason::RewriteFailed)?;
+    packet.write(0, &Macs { dst, ..macs })
+}
+
+/// Sends the frame back to where it came from.
+#[inline(always)]
+pub fn swap_macs<P: Packet>(packet: &P) -> Result<(), DropReason> {
+    if P::L2_LEN == 0 {
+        return Ok(());
+    }
+    let macs = packet.read::<Macs>(0).ok_or(DropReason::RewriteFailed)?;
+    packet.write(0, &Macs { dst: macs.src, src: macs.dst })
+}

@@ -1,0 +1,119 @@
+//! The answer "nobody here": the packet itself is turned into it and sent back.
+//!
+//! The kernel may still owe the packet its transport checksum (CHECKSUM_PARTIAL), and a
+//! program cannot ask. If so, a device without checksum offload will later overwrite the
+//! field with the complement of the sum from the transport header to the end. Both
+//! answers are therefore built so that their checksums are right whether that happens
+//! or not; each function says how.
+
+use proxy_common::{DropReason, checksum, proto};
+
+use super::{network::Network, output, parse::Parsed};
+use crate::packet::{
+    Packet,
+    headers::{Ports, Sctp, Tcp, Udp, tcp_flags},
+};
+
+const TCP_LEN: usize = size_of::<Tcp>();
+
+/// Turns the packet into a refusal addressed to its sender. False if none may be sent.
+#[inline(always)]
+pub fn reject<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<bool, DropReason> {
+    if parsed.tuple.proto == proto::TCP {
+        // A reset is never answered (RFC 9293 §3.5.2).
+        if parsed.tcp_flags & tcp_flags::RST != 0 {
+            return Ok(false);
+        }
+        reset(packet, parsed)?;
+    } else {
+        // With extension headers the quoted sum would have to include them: leave those unanswered.
+        if A::VERSION == 6 && parsed.transport.offset != P::L2_LEN + 40 {
+            return Ok(false);
+        }
+        unreachable(packet, parsed)?;
+    }
+    output::swap_macs(packet)?;
+    Ok(true)
+}
+
+/// TCP reset (RFC 9293 §3.5.2).
+///
+/// The checksum field holds the pseudo header's sum, and the window, which a reset does
+/// not use, is chosen so that this is also the right final checksum.
+#[inline(always)]
+fn reset<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), DropReason> {
+    let at = parsed.transport.offset;
+    let old = packet.read::<Tcp>(at).ok_or(DropReason::RewriteFailed)?;
+    packet.truncate((at + TCP_LEN) as u32)?;
+    A::turn_around(packet, &parsed.transport, TCP_LEN as u16)?;
+    let acks = parsed.tcp_flags & tcp_flags::ACK != 0;
+    let mut rst = Tcp {
+        ports: Ports { src: old.ports.dst, dst: old.ports.src },
+        seq: if acks { old.ack } else { 0 },
+        ack: if acks { 0 } else { end_of_segment(&old, parsed.transport.len) },
+        offset: (TCP_LEN as u8 / 4) << 4,
+        flags: if acks { tcp_flags::RST } else { tcp_flags::RST | tcp_flags::ACK },
+        window: 0,
+        checksum: 0,
+        urgent: 0,
+    };
+    let pseudo = pseudo_sum(parsed, TCP_LEN as u16);
+    // SAFETY: a Tcp is five u32 of initialised bytes; the copy has a u32's alignment.
+    let words: [u32; TCP_LEN / 4] = unsafe { core::mem::transmute_copy(&rst) };
+    let segment = words.iter().fold(0, |sum, word| sum + (word & 0xffff) + (word >> 16));
+    // segment + window + 2 · pseudo must vanish modulo 0xffff.
+    rst.window = !checksum::fold(segment + 2 * u32::from(pseudo));
+    rst.checksum = pseudo;
+    packet.write(at, &rst)
+}
+
+/// The sequence number after the segment's last, which SYN and FIN count into.
+#[inline(always)]
+fn end_of_segment(tcp: &Tcp, transport_len: u32) -> u32 {
+    let payload = transport_len.wrapping_sub(u32::from(tcp.offset >> 4) * 4);
+    let syn = u32::from(tcp.flags & tcp_flags::SYN != 0);
+    let fin = u32::from(tcp.flags & tcp_flags::FIN != 0);
+    u32::from_be(tcp.seq).wrapping_add(payload).wrapping_add(syn).wrapping_add(fin).to_be()
+}
+
+/// Sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1), folded.
+#[inline(always)]
+fn pseudo_sum<A: Network>(parsed: &Parsed<A>, len: u16) -> u16 {
+    let add = |sum, word: &u32| sum + (word & 0xffff) + (word >> 16);
+    let sum = parsed.tuple.src.words().iter().fold(0, add);
+    let sum = parsed.tuple.dst.words().iter().fold(sum, add);
+    let proto = u32::from(u16::from_ne_bytes([0, parsed.tuple.proto]));
+    checksum::fold(sum + proto + u32::from(len.to_be()))
+}
+
+/// ICMP or ICMPv6 "port unreachable" that quotes the headers of the packet.
+///
+/// The quoted UDP checksum is replaced by minus half the sum of its header, so that the
+/// header sums to half of that, and to the same if the kernel completes it.
+#[inline(always)]
+fn unreachable<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), DropReason> {
+    let at = parsed.transport.offset;
+    let (quoted_len, quoted_sum) = if parsed.tuple.proto == proto::UDP {
+        let udp = packet.read::<Udp>(at).ok_or(DropReason::RewriteFailed)?;
+        let header = u32::from(udp.ports.src) + u32::from(udp.ports.dst) + u32::from(udp.len);
+        // 32768 is the inverse of 2 modulo 65535.
+        let half = checksum::fold(half_of(header));
+        packet.write(at + 6, &!half)?;
+        (size_of::<Udp>(), u32::from(half))
+    } else {
+        let sctp = packet.read::<Sctp>(at).ok_or(DropReason::RewriteFailed)?;
+        let add = |word: u32| (word & 0xffff) + (word >> 16);
+        let ports = u32::from(sctp.ports.src) + u32::from(sctp.ports.dst);
+        (size_of::<Sctp>(), ports + add(sctp.tag) + add(sctp.checksum))
+    };
+    packet.truncate((at + quoted_len) as u32)?;
+    packet.open_room(A::ICMP_ANSWER_LEN)?;
+    A::write_unreachable(packet, quoted_sum, quoted_len as u16)
+}
+
+/// Half of `sum` in arithmetic modulo 65535.
+#[inline(always)]
+fn half_of(sum: u32) -> u32 {
+    let sum = u32::from(checksum::fold(sum));
+    if sum & 1 == 0 { sum / 2 } else { (sum + 65535) / 2 }
+}

@@ -1,0 +1,74 @@
+//! Masquerading: an address of this node and a port of our own range for a connection
+//! that leaves.
+
+use proxy_common::{
+    Addr, DropReason, Ip4, Ip6, Tuple,
+    maps::{
+        conntrack::{CtEntry, CtKey, INGRESS, Role, flags},
+        devices::Device,
+    },
+};
+
+use super::conntrack;
+use crate::maps::{self, Tables};
+
+/// Ports tried before a connection is given up.
+const TRIES: u32 = 32;
+
+/// Addresses a device masquerades behind.
+pub trait SnatAddress: Addr {
+    fn of(device: &Device) -> Self;
+}
+
+impl SnatAddress for Ip4 {
+    #[inline(always)]
+    fn of(device: &Device) -> Self {
+        device.snat_v4
+    }
+}
+
+impl SnatAddress for Ip6 {
+    #[inline(always)]
+    fn of(device: &Device) -> Self {
+        device.snat_v6
+    }
+}
+
+/// The address that connections leaving by `ifindex` are given.
+#[inline(always)]
+pub fn address<A: SnatAddress>(ifindex: u32) -> Result<A, DropReason> {
+    let addr = maps::device(ifindex).map(|d| A::of(d)).ok_or(DropReason::NoNodeAddress)?;
+    if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
+}
+
+/// Finds a free source for `forward`, which goes to a backend, and enters the row of the
+/// reply's first step. `reply.src`… must hold what the reply is to become.
+#[inline(always)]
+pub fn claim<A: Tables>(forward: &Tuple<A>, node: A, reply: &CtEntry<A>) -> Result<Tuple<A>, DropReason> {
+    let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
+    let mut target = Tuple { src: node, ..*forward };
+    for _ in 0..TRIES {
+        target.sport = conntrack::random_port(settings.snat_port_first, settings.snat_port_count);
+        if maps::conntrack_claim(&CtKey::new(&target.reversed(), INGRESS), reply) {
+            return Ok(target);
+        }
+    }
+    Err(DropReason::SnatPortsExhausted)
+}
+
+/// Completes a connection whose first packet leaves by `ifindex`.
+#[inline(always)]
+pub fn complete<A: Tables + SnatAddress>(
+    entry: &mut CtEntry<A>,
+    forward: &Tuple<A>,
+    ifindex: u32,
+) -> Result<Tuple<A>, DropReason> {
+    let node = address::<A>(ifindex)?;
+    let row_flags = entry.flags & !flags::SNAT_PENDING;
+    let reply = conntrack::row(entry.service, entry.backend, &forward.reversed(), Role::REV_SNAT, row_flags);
+    let target = claim(forward, node, &reply)?;
+    entry.src = target.src;
+    entry.sport = target.sport;
+    entry.flags = row_flags;
+    Ok(target)
+}

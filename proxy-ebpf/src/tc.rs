@@ -1,0 +1,77 @@
+//! Entry points at tc ingress and egress of every edge.
+
+use aya_ebpf::{
+    bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC},
+    helpers::generated as helper,
+    macros::classifier,
+    programs::TcContext,
+};
+use aya_log_ebpf::debug;
+use proxy_common::{Ip4, Ip6};
+
+use crate::{
+    maps,
+    packet::{Ethernet, Layer3, Packet as _, Skb},
+    pipeline::{Verdict, egress, ingress},
+    stage::{network::Network as _, output::Output},
+};
+
+macro_rules! entry_points {
+    ($($(#[$doc:meta])+ $name:ident: $pipeline:ident::<$link:ty>;)+) => {$(
+        $(#[$doc])+
+        #[classifier]
+        pub fn $name(ctx: TcContext) -> i32 {
+            let packet = Skb::<$link>::new(&ctx);
+            let verdict = match packet.ether_type() {
+                Ip4::ETHER_TYPE => $pipeline::<_, Ip4>(&packet),
+                Ip6::ETHER_TYPE => $pipeline::<_, Ip6>(&packet),
+                _ => return TC_ACT_UNSPEC,
+            };
+            act(&ctx, packet.ifindex(), verdict)
+        }
+    )+};
+}
+
+entry_points! {
+    /// Into the stack, from a device with an Ethernet header.
+    tc_ingress: ingress::<Ethernet>;
+    /// Out of the stack, to a device with an Ethernet header.
+    tc_egress: egress::<Ethernet>;
+    /// Into the stack, from a device without a link-layer header.
+    tc_ingress_l3: ingress::<Layer3>;
+    /// Out of the stack, to a device without a link-layer header.
+    tc_egress_l3: egress::<Layer3>;
+}
+
+/// Turns a verdict into tc's action. `TC_ACT_UNSPEC` leaves the packet to the programs
+/// after ours, at TCX as with clsact filters.
+#[inline(always)]
+fn act(ctx: &TcContext, ifindex: u32, verdict: Verdict) -> i32 {
+    match verdict {
+        Verdict::Output(output) => send(output),
+        Verdict::Drop(reason) => {
+            maps::count_drop(reason);
+            debug!(ctx, "dropped a packet on interface {}: reason {}", ifindex, reason as u32);
+            TC_ACT_SHOT
+        }
+        Verdict::Rejected(reason, output) => {
+            maps::count_drop(reason);
+            debug!(ctx, "refused a packet on interface {}: reason {}", ifindex, reason as u32);
+            send(output)
+        }
+    }
+}
+
+#[inline(always)]
+fn send(output: Output) -> i32 {
+    // SAFETY: the helpers only note the interface; the kernel checks it when the program has ended.
+    let action = unsafe {
+        match output {
+            Output::Continue => return TC_ACT_UNSPEC,
+            Output::Neighbour(ifindex) => helper::bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0),
+            Output::Transmit(ifindex) => helper::bpf_redirect(ifindex, 0),
+            Output::Receive(ifindex) => helper::bpf_redirect(ifindex, u64::from(BPF_F_INGRESS)),
+        }
+    };
+    action as i32
+}
