@@ -1,4 +1,7 @@
 //! The agent: `watch → model → plan → dataplane → kernel`.
 
 pub mod config;
+pub mod dataplane;
 pub mod logging;
+pub mod model;
+pub mod plan;

@@ -1,0 +1,178 @@
+//! What the reconciler needs of the maps, and how writing to them fails.
+
+use std::{fmt, io};
+
+use proxy_common::{
+    addr::{Addr, Ip4, Ip6},
+    maps::{
+        backends::Backend,
+        conntrack::{CtEntry, CtKey},
+        frontends::{Frontend, FrontendKey},
+        service_cidrs::Prefix,
+        services::ServiceRow,
+        settings::Settings,
+        socket_flows::{SocketFlow, SocketFlowKey},
+    },
+};
+
+/// All maps of the datapath that user space reconciles.
+///
+/// Batches may be carried out in part when they fail: the reconciler writes again what
+/// it does not know to be written. Deleting what does not exist is no error. Every read
+/// is of the kernel's own content, never of a cache.
+pub trait MapStore {
+    /// The maps of IPv4.
+    type V4: FamilyMaps<Ip4>;
+    /// The maps of IPv6.
+    type V6: FamilyMaps<Ip6>;
+
+    /// The maps of IPv4.
+    fn v4(&mut self) -> &mut Self::V4;
+    /// The maps of IPv6.
+    fn v6(&mut self) -> &mut Self::V6;
+
+    /// Every row of `services`.
+    fn services(&self) -> Result<Vec<(u32, ServiceRow)>, MapError>;
+    /// Inserts or replaces rows of `services`.
+    fn put_services(&mut self, rows: &[(u32, ServiceRow)]) -> Result<(), MapError>;
+    /// Removes rows of `services`.
+    fn delete_services(&mut self, ids: &[u32]) -> Result<(), MapError>;
+    /// Rows that `services` has room for.
+    fn service_capacity(&self) -> u32;
+
+    /// The row of `settings`.
+    fn settings(&self) -> Result<Settings, MapError>;
+    /// Writes the row of `settings`.
+    fn put_settings(&mut self, settings: &Settings) -> Result<(), MapError>;
+}
+
+/// The maps of one family.
+///
+/// `backends` and `slots` are arrays: their rows always exist, and reading them costs
+/// memory bandwidth only. Ids and indices passed in are below the capacity.
+pub trait FamilyMaps<A: Addr> {
+    /// Every row of `frontends`.
+    fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError>;
+    /// Inserts or replaces rows of `frontends`.
+    fn put_frontends(&mut self, rows: &[(FrontendKey<A>, Frontend)]) -> Result<(), MapError>;
+    /// Removes rows of `frontends`.
+    fn delete_frontends(&mut self, keys: &[FrontendKey<A>]) -> Result<(), MapError>;
+
+    /// The row of a backend.
+    fn backend(&self, id: u32) -> Result<Backend<A>, MapError>;
+    /// Writes rows of `backends`.
+    fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError>;
+    /// Rows in `backends`, id 0 included.
+    fn backend_capacity(&self) -> u32;
+
+    /// Reads `out.len()` slots from `offset` on.
+    fn slots(&self, offset: u32, out: &mut [u32]) -> Result<(), MapError>;
+    /// Writes slots from `offset` on.
+    fn put_slots(&mut self, offset: u32, ids: &[u32]) -> Result<(), MapError>;
+    /// Rows in `slots`.
+    fn slot_capacity(&self) -> u32;
+
+    /// Every row of `node_addresses`.
+    fn node_addresses(&self) -> Result<Vec<(A, u32)>, MapError>;
+    /// Inserts or replaces rows of `node_addresses`.
+    fn put_node_addresses(&mut self, rows: &[(A, u32)]) -> Result<(), MapError>;
+    /// Removes rows of `node_addresses`.
+    fn delete_node_addresses(&mut self, addrs: &[A]) -> Result<(), MapError>;
+
+    /// Every row of `service_cidrs`.
+    fn service_cidrs(&self) -> Result<Vec<Prefix<A>>, MapError>;
+    /// Inserts rows of `service_cidrs`.
+    fn put_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError>;
+    /// Removes rows of `service_cidrs`.
+    fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError>;
+
+    /// Calls `visit` with the rows of `conntrack`; rows that come or go meanwhile may be missed.
+    fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError>;
+    /// Removes rows of `conntrack`.
+    fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
+
+    /// Calls `visit` with the rows of `socket_flows`; rows that come or go meanwhile may be missed.
+    fn each_socket_flow(
+        &self,
+        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
+    ) -> Result<(), MapError>;
+    /// Removes rows of `socket_flows`.
+    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError>;
+}
+
+/// A map, as errors and metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MapName {
+    /// `services`.
+    Services,
+    /// `settings`.
+    Settings,
+    /// `frontends_v4` or `frontends_v6`.
+    Frontends,
+    /// `backends_v4` or `backends_v6`.
+    Backends,
+    /// `slots_v4` or `slots_v6`.
+    Slots,
+    /// `node_addresses_v4` or `node_addresses_v6`.
+    NodeAddresses,
+    /// `service_cidrs_v4` or `service_cidrs_v6`.
+    ServiceCidrs,
+    /// `conntrack_v4` or `conntrack_v6`.
+    Conntrack,
+    /// `socket_flows_v4` or `socket_flows_v6`.
+    SocketFlows,
+}
+
+impl MapName {
+    /// The name without the family.
+    pub fn name(self) -> &'static str {
+        match self {
+            MapName::Services => "services",
+            MapName::Settings => "settings",
+            MapName::Frontends => "frontends",
+            MapName::Backends => "backends",
+            MapName::Slots => "slots",
+            MapName::NodeAddresses => "node_addresses",
+            MapName::ServiceCidrs => "service_cidrs",
+            MapName::Conntrack => "conntrack",
+            MapName::SocketFlows => "socket_flows",
+        }
+    }
+}
+
+impl fmt::Display for MapName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a map was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// It may work the next time.
+    #[error("map {map}: cannot {what}: {source}")]
+    Retryable {
+        /// The map.
+        map: MapName,
+        /// What was tried, for example `write 3 rows`.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The map has no room; it works once something else goes.
+    #[error("map {map} is full ({capacity} rows)")]
+    Full {
+        /// The map.
+        map: MapName,
+        /// How many rows it has.
+        capacity: u32,
+    },
+    /// The map does not exist or has another layout; trying again is of no use.
+    #[error("map {map} is unusable: {source}")]
+    Fatal {
+        /// The map.
+        map: MapName,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,57 @@
+//! What a source reports, and what became stale by it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{EndpointSlice, Node, ObjectName, Service, ServiceCidr};
+
+/// One thing a source reports.
+///
+/// The list variants carry everything that exists, so that what vanished unseen (a
+/// watch that was down, a file that was deleted) goes too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A service is new or has changed.
+    Service(Service),
+    /// A service is gone.
+    ServiceGone(ObjectName),
+    /// These services exist, and no others.
+    ServiceList(Vec<Service>),
+    /// A slice is new or has changed.
+    Slice(EndpointSlice),
+    /// A slice is gone.
+    SliceGone(ObjectName),
+    /// These slices exist, and no others.
+    SliceList(Vec<EndpointSlice>),
+    /// A node is new or has changed; only this node's own matters.
+    Node(Node),
+    /// A node is gone.
+    NodeGone(Arc<str>),
+    /// A service range is new or has changed.
+    ServiceCidr(ServiceCidr),
+    /// A service range is gone.
+    ServiceCidrGone(Arc<str>),
+    /// These service ranges exist, and no others.
+    ServiceCidrList(Vec<ServiceCidr>),
+}
+
+/// What has to be planned anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// Services whose rows may differ; some of them may be gone.
+    pub services: BTreeSet<ObjectName>,
+    /// Rows of the node itself may differ: settings, node addresses, service ranges.
+    pub node: bool,
+}
+
+impl Dirty {
+    /// Adds what another change made stale.
+    pub fn merge(&mut self, other: Dirty) {
+        self.services.extend(other.services);
+        self.node |= other.node;
+    }
+
+    /// True when nothing has to be done.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && !self.node
+    }
+}

@@ -1,0 +1,95 @@
+//! The part of the configuration that decides what is planned.
+
+use ipnet::IpNet;
+
+use super::{Family, Node};
+
+/// What the operator configured, as far as rows depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How clients that are pods are told from others.
+    pub detect_local: DetectLocal,
+    /// `masqueradeAll`: masquerade all traffic to cluster IPs.
+    pub masquerade_all: bool,
+    /// `nodePortAddresses`.
+    pub node_port_addresses: NodePortAddresses,
+    /// `socketLB`.
+    pub socket_lb: SocketLb,
+    /// First source port for masquerading. Below the range from which sockets and
+    /// netfilter choose, so that neither meets the other.
+    pub snat_port_first: u16,
+    /// Last source port for masquerading.
+    pub snat_port_last: u16,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            detect_local: DetectLocal::default(),
+            masquerade_all: false,
+            node_port_addresses: NodePortAddresses::default(),
+            socket_lb: SocketLb::default(),
+            snat_port_first: 1024,
+            snat_port_last: 29_999,
+        }
+    }
+}
+
+/// `detectLocalMode` with what belongs to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// Not at all: every client that is not the node itself counts as external.
+    #[default]
+    Off,
+    /// `ClusterCIDR`: by the configured ranges, at most one per family.
+    ClusterCidr(Box<[IpNet]>),
+    /// `NodeCIDR`: by the pod ranges of this node.
+    NodeCidr,
+    /// `BridgeInterface`: by what comes in from this device.
+    BridgeInterface(String),
+    /// `InterfaceNamePrefix`: by what comes in from devices with this prefix.
+    InterfaceNamePrefix(String),
+}
+
+impl DetectLocal {
+    /// The range whose addresses are pods, for the modes that go by addresses.
+    pub fn pod_cidr(&self, family: Family, node: Option<&Node>) -> Option<IpNet> {
+        match self {
+            DetectLocal::ClusterCidr(nets) => nets.iter().copied().find(|net| Family::of_net(net) == family),
+            DetectLocal::NodeCidr => node?.pod_cidr(family),
+            _ => None,
+        }
+    }
+
+    /// True when pods are told by the device they come from.
+    pub fn by_device(&self) -> bool {
+        matches!(self, DetectLocal::BridgeInterface(_) | DetectLocal::InterfaceNamePrefix(_))
+    }
+
+    /// True when clients that are pods are known as such in this family.
+    pub fn is_on(&self, family: Family, node: Option<&Node>) -> bool {
+        self.by_device() || self.pod_cidr(family, node).is_some()
+    }
+}
+
+/// `nodePortAddresses`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// The Node object's first address of each family.
+    #[default]
+    Primary,
+    /// Addresses of the host in these ranges.
+    Ranges(Box<[IpNet]>),
+}
+
+/// `socketLB`: whose connections are translated by socket programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SocketLb {
+    /// Those of the whole node.
+    #[default]
+    All,
+    /// Those of processes in the host's network.
+    Host,
+    /// Nobody's.
+    Off,
+}

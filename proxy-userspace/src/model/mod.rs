@@ -1,0 +1,19 @@
+//! What Kubernetes objects mean to a service proxy: typed values after conversion at
+//! the edge, and the rules that read them.
+//!
+//! No API type, kernel, runtime or clock appears here, so every rule is tested as plain
+//! code and serves every datapath.
+
+mod change;
+mod config;
+mod name;
+mod node;
+mod service;
+mod slice;
+
+pub use change::{Change, Dirty};
+pub use config::{Config, DetectLocal, NodePortAddresses, SocketLb};
+pub use name::{Family, ObjectName, Protocol, ServicePortName};
+pub use node::{Node, ServiceCidr};
+pub use service::{Ingress, IpMode, NotServed, Service, ServicePort, ServiceType, TrafficPolicy};
+pub use slice::{AddressType, Conditions, Endpoint, EndpointSlice, Hints, SlicePort};

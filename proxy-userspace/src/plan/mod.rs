@@ -1,0 +1,8 @@
+//! The exact rows a service and a node need, made from scratch each time.
+//!
+//! All of Kubernetes' semantics end here: what follows only carries rows out. Nothing
+//! in this folder knows what the kernel holds.
+
+mod row;
+
+pub use row::{BackendRow, ClientRules, FrontendRow, NodePlan, PortPlan};

@@ -1,0 +1,101 @@
+//! The rows themselves, before ids and offsets exist.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use proxy_common::maps::{
+    frontends::{ClientClass, ClientRule, Kind},
+    settings::Settings,
+};
+
+use crate::model::{Family, Protocol, ServicePortName};
+
+/// All rows of one service port in one family.
+///
+/// Backends and frontends are sorted and free of duplicates, so that equal input gives
+/// equal plans whatever the order it came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// The service port.
+    pub name: ServicePortName,
+    /// The family of all addresses in it.
+    pub family: Family,
+    /// The protocol of its backends and of its frontends with a port.
+    pub protocol: Protocol,
+    /// Seconds a client sticks to its backend; 0 is off.
+    pub affinity_secs: u32,
+    /// Usable backends of the whole cluster; empty when no policy asks for them.
+    pub cluster: Box<[BackendRow]>,
+    /// Usable backends on this node; empty when no policy asks for them.
+    pub local: Box<[BackendRow]>,
+    /// The addresses it answers on.
+    pub frontends: Box<[FrontendRow]>,
+}
+
+/// One backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendRow {
+    /// Address and port of the endpoint.
+    pub addr: SocketAddr,
+    /// It runs on this node.
+    pub local: bool,
+}
+
+/// One address a service port answers on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontendRow {
+    /// The address; none stands for every address of this node that takes NodePorts.
+    pub addr: Option<IpAddr>,
+    /// The port; 0 for [`Kind::ADDRESS`].
+    pub port: u16,
+    /// The protocol number; 0 for [`Kind::ADDRESS`].
+    pub proto: u8,
+    /// Which face of the service it is.
+    pub kind: Kind,
+    /// How each class of clients is served.
+    pub rules: ClientRules,
+}
+
+/// A rule for each [`ClientClass`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientRules {
+    /// For [`ClientClass::Pod`].
+    pub pod: ClientRule,
+    /// For [`ClientClass::Node`].
+    pub node: ClientRule,
+    /// For [`ClientClass::External`].
+    pub external: ClientRule,
+}
+
+impl ClientRules {
+    /// The same rule for everybody.
+    pub fn all(rule: ClientRule) -> Self {
+        Self { pod: rule, node: rule, external: rule }
+    }
+
+    /// The rule for `class`.
+    pub fn of(&self, class: ClientClass) -> ClientRule {
+        match class {
+            ClientClass::Pod => self.pod,
+            ClientClass::Node => self.node,
+            ClientClass::External => self.external,
+        }
+    }
+
+    /// The value of a frontend's `rules`.
+    pub fn pack(&self) -> u32 {
+        ClientRule::pack(self.pod, self.node, self.external)
+    }
+}
+
+/// Rows that belong to the node and not to a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlan {
+    /// What the configuration means to the datapath.
+    pub settings: Settings,
+    /// Addresses the host owns, each with the bits of
+    /// [`node_addresses::flags`](proxy_common::maps::node_addresses::flags).
+    pub addresses: Box<[(IpAddr, u32)]>,
+    /// Ranges in which an address of no service is dropped.
+    pub service_cidrs: Box<[IpNet]>,
+}
