@@ -5,7 +5,7 @@
 //! compiler and flags, so a second run costs a fraction of a second.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 
@@ -14,8 +14,8 @@ use crate::proc::{run, say};
 use crate::toolchain::{TARGET, Toolchain};
 use crate::workspace::Workspace;
 
-/// Builds the object and returns its path.
-pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+/// Builds the object.
+pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<()> {
     let linker = Linker::find();
     let toolchain = Toolchain::find_or_install(linker.as_ref())?;
     let linker = linker.map_or_else(|| Linker::install(toolchain.llvm), Ok)?;
@@ -28,9 +28,7 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .env("CARGO_TARGET_DIR", &build_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", flags(&linker));
     run(&mut command).context("the eBPF object was not built")?;
-    let object = workspace.ebpf_object();
-    copy_if_changed(&build_dir.join(TARGET).join("release/proxy-ebpf"), &object)?;
-    Ok(object)
+    copy_if_changed(&build_dir.join(TARGET).join("release/proxy-ebpf"), &workspace.ebpf_object())
 }
 
 /// BTF needs full debug info; atomics whose result is used need BPF ISA v3.

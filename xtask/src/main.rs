@@ -3,13 +3,20 @@
 //! Each task brings what it needs: it looks for tools, installs the missing ones where it
 //! may, builds, and then runs. Nothing of the product lives here.
 
+mod binaries;
+mod control_plane;
 mod ebpf;
 mod linker;
+mod machine;
 mod packages;
 mod proc;
+mod report;
+mod test;
+mod tier;
 mod toolchain;
 mod workspace;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -28,10 +35,34 @@ struct Args {
 enum Task {
     /// Build the eBPF object that the agent embeds; installs a missing toolchain where it may.
     BuildEbpf,
+    /// Run the tests: all tiers, or those named.
+    ///
+    /// Tiers: model (no privileges), packet, node, cluster, conformance (all root). Any other
+    /// word is a filter on test names: `cargo xtask test node hairpin`.
+    Test {
+        /// Tiers and at most one filter.
+        words: Vec<String>,
+    },
+    /// Run the conformance cases; `cargo xtask conformance --help` lists its options.
+    #[command(disable_help_flag = true)]
+    Conformance {
+        /// Passed on to the runner.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Show two nodes with real traffic; `cargo xtask demo --help` lists its options.
+    #[command(disable_help_flag = true)]
+    Demo {
+        /// Passed on to the demo.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Build the Kubernetes control plane for the cluster tier and print where it is.
+    ControlPlane,
 }
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    match run(Args::parse().task) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -40,9 +71,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> anyhow::Result<ExitCode> {
+fn run(task: Task) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find()?;
-    match args.task {
-        Task::BuildEbpf => ebpf::build(&workspace).map(|_| ExitCode::SUCCESS),
+    match task {
+        Task::BuildEbpf => ebpf::build(&workspace)?,
+        Task::Test { words } => return test::run(&workspace, &words),
+        Task::Conformance { args } => binaries::exec(&workspace, "conformance", &args)?,
+        Task::Demo { args } => binaries::exec(&workspace, "demo", &args)?,
+        Task::ControlPlane => println!("{}", control_plane::find_or_build(&workspace)?.display()),
     }
+    Ok(ExitCode::SUCCESS)
 }

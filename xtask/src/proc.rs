@@ -68,3 +68,12 @@ fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
+
+/// Lets Ctrl-C end the children only: they clean up, and this process reports.
+pub(crate) fn ignore_interrupt() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler does nothing, so it is safe at any time. Unlike SIG_IGN, a handler
+    // is not inherited by the programs started from here.
+    unsafe { libc::signal(libc::SIGINT, handler) };
+}

@@ -1,0 +1,119 @@
+//! Runs the tiers, one after the other, and sums up what they report.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use crate::binaries::{AGENT_VARIABLE, Binaries};
+use crate::proc::{ignore_interrupt, say};
+use crate::report::{Counts, Report};
+use crate::tier::{Tier, cargo_test};
+use crate::workspace::Workspace;
+use crate::{control_plane, ebpf, machine};
+
+/// What the user asked for.
+struct Choice {
+    tiers: Vec<Tier>,
+    filter: Option<String>,
+}
+
+impl Choice {
+    fn parse(words: &[String]) -> anyhow::Result<Self> {
+        let tiers: Vec<Tier> = words.iter().filter_map(|word| Tier::by_name(word)).collect();
+        let mut others = words.iter().filter(|word| Tier::by_name(word).is_none());
+        let filter = others.next().cloned();
+        anyhow::ensure!(
+            others.next().is_none(),
+            "at most one filter; the tiers are {}",
+            Tier::ALL.map(Tier::name).join(", ")
+        );
+        Ok(Self { tiers: if tiers.is_empty() { Tier::ALL.to_vec() } else { tiers }, filter })
+    }
+}
+
+/// Runs the tiers and prints the table.
+pub(crate) fn run(workspace: &Workspace, words: &[String]) -> anyhow::Result<ExitCode> {
+    let choice = Choice::parse(words)?;
+    ignore_interrupt();
+    let mut report = Report::default();
+    let begin = Instant::now();
+    let obstacle = machine::obstacle();
+    let binaries = if obstacle.is_none() && choice.tiers.iter().any(|tier| tier.needs_root()) {
+        machine::prepare()?;
+        Some(Binaries::build(workspace)?)
+    } else {
+        ebpf::build(workspace)?;
+        None
+    };
+    report.step("build", begin.elapsed());
+    for tier in choice.tiers {
+        let begin = Instant::now();
+        let outcome = match (&binaries, obstacle) {
+            (_, Some(obstacle)) if tier.needs_root() => Ok(Outcome::Skipped(obstacle.to_owned())),
+            (binaries, _) => run_tier(workspace, tier, choice.filter.as_deref(), binaries.as_ref()),
+        };
+        match outcome {
+            Ok(Outcome::Ran { counts, finished }) => {
+                report.ran(tier.name(), counts, finished, choice.filter.is_some(), begin.elapsed());
+            }
+            Ok(Outcome::Skipped(reason)) => report.skipped(tier.name(), &reason),
+            Err(error) => report.broken(tier.name(), &error, begin.elapsed()),
+        }
+    }
+    Ok(report.finish())
+}
+
+enum Outcome {
+    Ran { counts: Counts, finished: bool },
+    Skipped(String),
+}
+
+fn run_tier(
+    workspace: &Workspace,
+    tier: Tier,
+    filter: Option<&str>,
+    binaries: Option<&Binaries>,
+) -> anyhow::Result<Outcome> {
+    let mut command = match (tier, binaries) {
+        (Tier::Conformance, Some(binaries)) => {
+            let mut command = binaries.command("conformance");
+            command.args(filter.map(|filter| ["--case", filter]).into_iter().flatten());
+            command
+        }
+        _ => cargo_test(workspace, tier, filter)?,
+    };
+    if let Some(binaries) = binaries {
+        command.env(AGENT_VARIABLE, binaries.agent());
+    }
+    if tier == Tier::Cluster {
+        if let Some(reason) = control_plane::obstacle() {
+            return Ok(Outcome::Skipped(reason));
+        }
+        command.env(control_plane::VARIABLE, control_plane::find_or_build(workspace)?);
+    }
+    say(format_args!("tier {}", tier.name()));
+    watch(&mut command)
+}
+
+/// Runs a command, passes its output on, and adds up the closing lines in it.
+fn watch(command: &mut Command) -> anyhow::Result<Outcome> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    let stdout = child.stdout.take().context("the output is piped")?;
+    let mut counts = Counts::default();
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        if let Some(more) = Counts::parse(&line) {
+            counts += more;
+        }
+    }
+    Ok(Outcome::Ran { counts, finished: child.wait()?.success() })
+}
