@@ -1,1 +1,13 @@
-//! Harness.
+//! The harness behind the node tier, the conformance runner and the demo: namespaces,
+//! veth pairs and cgroups of the real kernel, sockets in them, and agents on top.
+//!
+//! Everything made here is removed again: when its owner is dropped, when the thread
+//! panics, and when the process is told to stop (see [`cleanup`]).
+
+pub mod cgroup;
+pub mod cleanup;
+pub mod mounts;
+pub mod netns;
+pub mod probe;
+pub mod process;
+pub mod topology;

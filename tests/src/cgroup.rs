@@ -1,0 +1,59 @@
+//! Cgroups for the processes of one node: socket programs attach there, and only there.
+
+use crate::{
+    cleanup::{self, Guard},
+    mounts,
+};
+use anyhow::{Context, Result, bail};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A child of the cgroup2 root, removed on drop.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+    _guard: Guard,
+}
+
+impl Cgroup {
+    /// Makes one. Processes join it by [`Spawn::cgroup`](crate::process::Spawn::cgroup).
+    pub fn create(label: &str) -> Result<Self> {
+        let path = root()?.join(cleanup::unique(label));
+        let (path, guard) = cleanup::create(|| {
+            fs::create_dir(&path).with_context(|| format!("create cgroup {}", path.display()))?;
+            let doomed = path.clone();
+            Ok((path, move || cleanup::report(remove(&doomed), &doomed)))
+        })?;
+        Ok(Self { path, _guard: guard })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Where the unified hierarchy is mounted; hybrid systems have it in a subdirectory.
+pub fn root() -> Result<PathBuf> {
+    match mounts::of_type("cgroup2")?.into_iter().next() {
+        Some(root) => Ok(root),
+        None => bail!("no cgroup2 file system is mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup"),
+    }
+}
+
+/// A cgroup can go only after the last of its processes was reaped.
+fn remove(path: &Path) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match fs::remove_dir(path) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            result => return Ok(result?),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Servers and clients in namespaces, driven from outside them.
+//!
+//! A [`Worker`] is a process of its own, because a process is what a cgroup holds: the
+//! sockets of a node and its pods belong to a worker in the node's cgroup, those of
+//! everybody else to a worker outside it. One worker serves any number of namespaces.
+
+mod dial;
+mod icmp;
+mod protocol;
+mod sctp;
+mod serve;
+mod socket;
+mod tcp;
+mod udp;
+mod work;
+
+pub use protocol::{Answer, Arrival, Bulk, Dial, Exchange, Outcome, Proto, Serve};
+pub use work::work;
+
+use crate::{
+    cgroup::Cgroup,
+    process::{Process, Spawn, binary},
+};
+use anyhow::{Context, Result, bail};
+use protocol::{Reply, Request};
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, PoisonError},
+};
+
+/// A process that opens sockets in namespaces on request.
+#[derive(Debug)]
+pub struct Worker {
+    pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
+    process: Process,
+}
+
+impl Worker {
+    /// Starts one, in `cgroup` if given.
+    pub fn start(cgroup: Option<&Cgroup>) -> Result<Self> {
+        let mut command = Command::new(binary("probe")?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(cgroup) = cgroup {
+            command.cgroup(cgroup)?;
+        }
+        let process = command.spawn_owned()?;
+        let (input, output) = {
+            let mut child = process.child();
+            (child.stdin.take().context("pipe")?, child.stdout.take().context("pipe")?)
+        };
+        Ok(Self { pipes: Mutex::new((input, BufReader::new(output))), process })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Opens listening sockets and answers on them from then on.
+    pub fn serve(&self, serve: Serve) -> Result<()> {
+        match self.ask(&Request::Serve(serve))? {
+            Reply::Done => Ok(()),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Opens connections one after the other.
+    pub fn dial(&self, dial: &Dial) -> Result<Vec<Outcome>> {
+        self.outcomes(&Request::Dial(dial.clone()))
+    }
+
+    /// Another exchange on a connection that a dial kept.
+    pub fn exchange(&self, exchange: Exchange) -> Result<Outcome> {
+        let outcomes = self.outcomes(&Request::Exchange(exchange))?;
+        outcomes.into_iter().next().context("no outcome")
+    }
+
+    /// What reached the servers since the last call.
+    pub fn arrivals(&self) -> Result<Vec<Arrival>> {
+        match self.ask(&Request::Arrivals)? {
+            Reply::Arrivals(arrivals) => Ok(arrivals),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    fn outcomes(&self, request: &Request) -> Result<Vec<Outcome>> {
+        match self.ask(request)? {
+            Reply::Outcomes(outcomes) => Ok(outcomes),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply> {
+        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (input, output) = &mut *pipes;
+        writeln!(input, "{}", serde_json::to_string(request)?).context("the probe has ended")?;
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        match serde_json::from_str(&line).with_context(|| format!("the probe said {line:?}"))? {
+            Reply::Failed(reason) => bail!("probe: {reason}"),
+            reply => Ok(reply),
+        }
+    }
+}

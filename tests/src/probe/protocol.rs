@@ -1,0 +1,167 @@
+//! What is said between the harness and a probe process: one JSON document per line.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+/// Protocols a probe speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Proto {
+    /// A connection with one line in each direction.
+    Tcp,
+    /// One datagram in each direction.
+    Udp,
+    /// INIT and INIT ACK on raw sockets: the kernel may lack SCTP.
+    Sctp,
+    /// Echo request and reply; ports are zero.
+    Icmp,
+}
+
+impl fmt::Display for Proto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Proto::Tcp => "TCP",
+            Proto::Udp => "UDP",
+            Proto::Sctp => "SCTP",
+            Proto::Icmp => "ICMP",
+        })
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    Serve(Serve),
+    Dial(Dial),
+    Exchange(Exchange),
+    Arrivals,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Done,
+    Outcomes(Vec<Outcome>),
+    Arrivals(Vec<Arrival>),
+    Failed(String),
+}
+
+/// Listening sockets of one namespace.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Serve {
+    /// File of the namespace.
+    pub netns: PathBuf,
+    /// Who the answers say they come from.
+    pub name: String,
+    /// Where to listen; the unspecified address takes all.
+    pub sockets: Vec<(Proto, SocketAddr)>,
+}
+
+/// Connections to open.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Dial {
+    /// File of the client's namespace.
+    pub netns: PathBuf,
+    /// Protocol.
+    pub proto: Proto,
+    /// Source address; without one the kernel chooses.
+    pub from: Option<IpAddr>,
+    /// Source port; without one the kernel chooses. One socket is kept per source port.
+    pub source_port: Option<u16>,
+    /// Destination. The port means nothing to ICMP.
+    pub to: SocketAddr,
+    /// How many, one after the other. It ends early when several in a row get no answer.
+    pub count: u32,
+    /// How long to wait for each.
+    pub timeout_ms: u64,
+    /// Pause before each.
+    pub gap_ms: u64,
+    /// Keeps the last connection open under this name, for [`Exchange`].
+    pub keep: Option<String>,
+}
+
+/// Another exchange on an open connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Name given by [`Dial::keep`].
+    pub keep: String,
+    /// How long to wait.
+    pub timeout_ms: u64,
+    /// Bytes to send along and to ask for.
+    pub bulk: Bulk,
+}
+
+/// Amounts of data in an exchange over TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bulk {
+    /// Bytes from the client.
+    pub up: usize,
+    /// Bytes from the server.
+    pub down: usize,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Outcome {
+    /// A server answered.
+    Answered(Answer),
+    /// Told at once that nobody is there.
+    Refused,
+    /// No answer of any kind.
+    TimedOut,
+    /// Another error.
+    Failed(String),
+}
+
+/// Both ends' view of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Answer {
+    /// Name of the server.
+    pub server: String,
+    /// Where the server saw the request arrive.
+    pub local: SocketAddr,
+    /// Who the server saw as its peer.
+    pub saw: SocketAddr,
+    /// Who the client sees as its peer: `getpeername`, and the source of datagrams.
+    pub peer: SocketAddr,
+    /// Bytes the server received beyond the request line, all as they should be.
+    pub received: usize,
+}
+
+/// A request that reached a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Name of the server.
+    pub server: String,
+    /// Protocol.
+    pub proto: Proto,
+    /// Where it arrived.
+    pub local: SocketAddr,
+    /// Where it came from.
+    pub saw: SocketAddr,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Answered(answer) => answer.fmt(f),
+            Outcome::Refused => f.write_str("refused"),
+            Outcome::TimedOut => f.write_str("no answer"),
+            Outcome::Failed(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} saw {}", self.server, self.local, self.saw)
+    }
+}
+
+impl fmt::Display for Arrival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} got {} from {}", self.server, self.local, self.proto, self.saw)
+    }
+}

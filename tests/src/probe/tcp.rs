@@ -1,0 +1,125 @@
+//! TCP: the client sends one line `UP DOWN` and UP bytes, the server answers with one
+//! line of JSON and DOWN bytes, as often as the client likes.
+
+use super::{
+    Answer, Bulk, Outcome, Proto,
+    serve::Ledger,
+    socket::{any, choose_port_at_connect, open, outcome_of},
+};
+use anyhow::{Context, Result, ensure};
+use socket2::Socket;
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+/// Any fixed pattern with a period that is no power of two shows lost or moved bytes.
+const PATTERN: usize = 251;
+
+pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let socket = open(address.ip(), Proto::Tcp)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into()).with_context(|| format!("listen on TCP {address}"))?;
+    socket.listen(512)?;
+    Ok(socket.into())
+}
+
+pub(super) fn serve(listener: &TcpListener, ledger: &Ledger) {
+    for stream in listener.incoming().flatten() {
+        let ledger = ledger.clone();
+        // A client that goes away ends its thread; there is nothing to tell anyone.
+        thread::spawn(move || answer(&stream, &ledger));
+    }
+}
+
+fn answer(stream: &TcpStream, ledger: &Ledger) -> Result<()> {
+    let (local, saw) = (stream.local_addr()?, stream.peer_addr()?);
+    ledger.record(Proto::Tcp, local, saw);
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let (up, down) = line.trim().split_once(' ').context("request line")?;
+        let (up, down) = (up.parse()?, down.parse()?);
+        let received = receive(&mut reader, up)?;
+        let answer = Answer { server: ledger.name().into(), local, saw, peer: saw, received };
+        writeln!(&mut &*stream, "{}", serde_json::to_string(&answer)?)?;
+        send(stream, down)?;
+    }
+}
+
+/// A client's end that can be used again.
+#[derive(Debug)]
+pub(super) struct Connection(BufReader<TcpStream>);
+
+/// Connects; the error says how the attempt ended.
+pub(super) fn connect(
+    from: Option<IpAddr>,
+    source_port: Option<u16>,
+    to: SocketAddr,
+    limit: Duration,
+) -> Result<Result<Connection, Outcome>> {
+    let socket = open(to.ip(), Proto::Tcp)?;
+    bind(&socket, from, source_port, to)?;
+    Ok(match socket.connect_timeout(&to.into(), limit) {
+        Ok(()) => Ok(Connection(BufReader::new(socket.into()))),
+        Err(error) => Err(outcome_of(&error, "connect")),
+    })
+}
+
+fn bind(socket: &Socket, from: Option<IpAddr>, port: Option<u16>, to: SocketAddr) -> Result<()> {
+    if from.is_none() && port.is_none() {
+        return Ok(());
+    }
+    socket.set_reuse_address(true)?;
+    if port.is_none() {
+        choose_port_at_connect(socket)?;
+    }
+    let from = SocketAddr::new(from.unwrap_or(any(to.ip(), 0).ip()), port.unwrap_or(0));
+    socket.bind(&from.into()).with_context(|| format!("bind to {from}"))
+}
+
+impl Connection {
+    /// Sends a request and reads the answer.
+    pub(super) fn exchange(&mut self, bulk: Bulk, limit: Duration) -> Outcome {
+        match self.try_exchange(bulk, limit) {
+            Ok(answer) => Outcome::Answered(answer),
+            Err(error) => match error.downcast_ref::<io::Error>() {
+                Some(io) => outcome_of(io, "exchange"),
+                None => Outcome::Failed(format!("{error:#}")),
+            },
+        }
+    }
+
+    fn try_exchange(&mut self, bulk: Bulk, limit: Duration) -> Result<Answer> {
+        let mut stream = self.0.get_ref();
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        let peer = stream.peer_addr()?;
+        writeln!(stream, "{} {}", bulk.up, bulk.down)?;
+        send(stream, bulk.up)?;
+        let mut line = String::new();
+        ensure!(self.0.read_line(&mut line)? > 0, "the server closed the connection");
+        receive(&mut self.0, bulk.down)?;
+        let answer: Answer =
+            serde_json::from_str(&line).with_context(|| format!("the server said {line:?}"))?;
+        Ok(Answer { peer, ..answer })
+    }
+}
+
+fn send(mut stream: &TcpStream, count: usize) -> Result<()> {
+    let bytes: Vec<u8> = (0..count).map(|place| (place % PATTERN) as u8).collect();
+    Ok(stream.write_all(&bytes)?)
+}
+
+fn receive(reader: &mut impl Read, count: usize) -> Result<usize> {
+    let mut bytes = vec![0; count];
+    reader.read_exact(&mut bytes)?;
+    let damaged = bytes.iter().enumerate().find(|(place, byte)| usize::from(**byte) != place % PATTERN);
+    ensure!(damaged.is_none(), "byte {damaged:?} of {count} is damaged");
+    Ok(count)
+}

@@ -1,0 +1,53 @@
+//! The probe process: reads requests, carries them out one at a time, replies.
+
+use super::{
+    Exchange, Outcome,
+    dial::{self, Kept},
+    protocol::{Reply, Request},
+    serve::{self, Arrivals},
+};
+use anyhow::Result;
+use std::{
+    collections::HashMap,
+    io::{BufRead, Write, stdin, stdout},
+    mem,
+    sync::PoisonError,
+    time::Duration,
+};
+
+/// Works until standard input ends.
+pub fn work() -> Result<()> {
+    let arrivals = Arrivals::default();
+    let mut kept = HashMap::new();
+    for line in stdin().lock().lines() {
+        let reply = match carry_out(&line?, &arrivals, &mut kept) {
+            Ok(reply) => reply,
+            Err(error) => Reply::Failed(format!("{error:#}")),
+        };
+        let mut output = stdout().lock();
+        writeln!(output, "{}", serde_json::to_string(&reply)?)?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn carry_out(line: &str, arrivals: &Arrivals, kept: &mut HashMap<String, Kept>) -> Result<Reply> {
+    Ok(match serde_json::from_str(line)? {
+        Request::Serve(request) => {
+            serve::start(&request, arrivals)?;
+            Reply::Done
+        }
+        Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
+        Request::Exchange(request) => Reply::Outcomes(vec![exchange(&request, kept)]),
+        Request::Arrivals => {
+            Reply::Arrivals(mem::take(&mut *arrivals.lock().unwrap_or_else(PoisonError::into_inner)))
+        }
+    })
+}
+
+fn exchange(request: &Exchange, kept: &mut HashMap<String, Kept>) -> Outcome {
+    match kept.get_mut(&request.keep) {
+        Some(kept) => kept.exchange(request.bulk, Duration::from_millis(request.timeout_ms)),
+        None => Outcome::Failed(format!("no connection is kept as {}", request.keep)),
+    }
+}

@@ -1,0 +1,125 @@
+//! The stage tells apart what the conformance runner has to tell apart, shown with the
+//! kernel's own means in the place of an agent.
+
+use anyhow::Result;
+use std::{net::IpAddr, time::Instant};
+use tests::{
+    probe::{Answer, Dial, Outcome, Proto, Serve, Worker},
+    topology::stage::{PodKey, Port, Stage},
+};
+
+struct World {
+    stage: Stage,
+    inside: Worker,
+    outside: Worker,
+}
+
+const POD: &str = "10.0.0.2";
+const OTHER: &str = "10.180.0.1";
+
+fn key(address: &str) -> PodKey {
+    PodKey { address: address.parse().expect("an address"), port: Port::Bridge }
+}
+
+fn world() -> Result<World> {
+    let addresses: Vec<IpAddr> = vec!["192.168.0.2".parse()?, "2001:db8::1".parse()?];
+    let mut stage = Stage::build(&addresses)?;
+    for pod in [POD, OTHER, "fd00:10::2"] {
+        stage.add_pod(&key(pod))?;
+    }
+    for client in ["203.0.113.2", "2001:db8:ffff::1"] {
+        stage.add_client(client.parse()?)?;
+    }
+    let (inside, outside) = (Worker::start(None)?, Worker::start(None)?);
+    let sockets = |v: &[Proto]| -> Vec<_> {
+        let any = ["0.0.0.0:80", "[::]:80"].map(|a| a.parse().expect("an address"));
+        v.iter().flat_map(|proto| any.map(|a| (*proto, a))).collect()
+    };
+    let all = sockets(&[Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp]);
+    let serve = |name: &str, netns| Serve { netns, name: name.into(), sockets: all.clone() };
+    inside.serve(serve("node", stage.node.path()))?;
+    inside.serve(serve("pod", stage.pod(&key(OTHER))?.path()))?;
+    outside.serve(serve("sink", stage.sink.path()))?;
+    Ok(World { stage, inside, outside })
+}
+
+impl World {
+    fn dial(&self, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
+        let from: IpAddr = from.parse()?;
+        let client = self.stage.pod(&PodKey { address: from, port: Port::Bridge }).ok();
+        let worker = if client.is_some() { &self.inside } else { &self.outside };
+        let dial = Dial {
+            netns: client.unwrap_or(&self.stage.client).path(),
+            proto,
+            from: Some(from),
+            source_port: None,
+            to: to.parse()?,
+            count: 1,
+            timeout_ms: 300,
+            gap_ms: 0,
+            keep: None,
+        };
+        Ok(worker.dial(&dial)?.remove(0))
+    }
+
+    fn reaches(&self, server: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
+        match self.dial(proto, from, to)? {
+            Outcome::Answered(Answer { server: who, local, saw, peer, .. }) => {
+                assert_eq!(
+                    (who.as_str(), local, peer),
+                    (server, to.parse()?, to.parse()?),
+                    "{proto} {from} {to}"
+                );
+                assert_eq!(saw.ip(), from.parse::<IpAddr>()?, "{proto} {from} {to}");
+            }
+            other => panic!("{proto} {from} → {to}: {other}"),
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn packets_that_nobody_touches_arrive_unchanged() -> Result<()> {
+    let world = world()?;
+    for proto in [Proto::Tcp, Proto::Udp, Proto::Sctp] {
+        world.reaches("sink", proto, POD, "198.51.100.10:80")?;
+        world.reaches("sink", proto, "fd00:10::2", "[2001:db8:99::1]:80")?;
+        world.reaches("sink", proto, "203.0.113.2", "198.51.100.10:80")?;
+        world.reaches("sink", proto, "2001:db8:ffff::1", "[fd00:96::41]:80")?;
+        world.reaches("node", proto, "203.0.113.2", "192.168.0.2:80")?;
+        world.reaches("node", proto, "2001:db8:ffff::1", "[2001:db8::1]:80")?;
+        world.reaches("pod", proto, POD, "10.180.0.1:80")?;
+        world.reaches("pod", proto, "203.0.113.2", "10.180.0.1:80")?;
+    }
+    for (server, from, to) in
+        [("sink", POD, "198.51.100.10:0"), ("node", "2001:db8:ffff::1", "[2001:db8::1]:0")]
+    {
+        world.reaches(server, Proto::Icmp, from, to)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn refusal_and_silence_are_told_apart() -> Result<()> {
+    let world = world()?;
+    world.stage.node.nft(
+        "table inet t {
+            chain f {
+                type filter hook forward priority 0
+                ip daddr 198.51.100.10 reject with icmpx type port-unreachable
+                ip daddr 198.51.100.20 drop
+            }
+        }",
+    )?;
+    world.outside.arrivals()?;
+    for proto in [Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp] {
+        let start = Instant::now();
+        assert_eq!(world.dial(proto, POD, "198.51.100.10:80")?, Outcome::Refused, "{proto}");
+        assert_eq!(world.dial(proto, "203.0.113.2", "198.51.100.10:80")?, Outcome::Refused, "{proto}");
+        assert!(start.elapsed().as_millis() < 200, "a refusal is quick");
+        assert_eq!(world.dial(proto, POD, "198.51.100.20:80")?, Outcome::TimedOut, "{proto}");
+        assert_eq!(world.dial(proto, "203.0.113.2", "198.51.100.20:80")?, Outcome::TimedOut, "{proto}");
+    }
+    assert_eq!(world.outside.arrivals()?, []);
+    Ok(())
+}
