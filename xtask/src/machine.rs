@@ -14,7 +14,7 @@ pub(crate) fn obstacle() -> Option<&'static str> {
         return Some("not root");
     }
     if !fs::exists("/sys/fs/bpf").unwrap_or(false) {
-        return Some("the kernel has no BPF file system");
+        return Some("the kernel has no bpf file system");
     }
     None
 }

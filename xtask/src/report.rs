@@ -110,9 +110,14 @@ impl Report {
         self.rows.push(Row { name: name.to_owned(), counts, time, note: format!("{error:#}") });
     }
 
-    /// A step that is no test: only its time is shown.
+    /// A step that holds no tests: only its time is shown.
     pub(crate) fn step(&mut self, name: &str, time: Duration) {
-        self.rows.push(Row { name: name.to_owned(), counts: Counts::default(), time, note: String::new() });
+        self.rows.push(Row {
+            name: name.to_owned(),
+            counts: Counts::default(),
+            time,
+            note: "no tests".to_owned(),
+        });
     }
 
     /// Prints the table and the closing line; the exit status says whether all is well.

@@ -94,20 +94,20 @@ fn run_tier(
         command.env(control_plane::VARIABLE, control_plane::find_or_build(workspace)?);
     }
     say(format_args!("tier {}", tier.name()));
-    watch(&mut command)
+    watch(command)
 }
 
-/// Runs a command, passes its output on, and adds up the closing lines in it.
-fn watch(command: &mut Command) -> anyhow::Result<Outcome> {
+/// Runs a command, passes its output on, and adds up the closing lines in it. Both streams
+/// go through one pipe, so that the lines stay in order.
+fn watch(mut command: Command) -> anyhow::Result<Outcome> {
+    let (reader, writer) = std::io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {program}"))?;
-    let stdout = child.stdout.take().context("the output is piped")?;
+    let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
+    // The pipe ends when the last writer is gone, and the command holds two.
+    drop(command);
     let mut counts = Counts::default();
-    for line in BufReader::new(stdout).split(b'\n') {
+    for line in BufReader::new(reader).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
