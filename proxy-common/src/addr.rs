@@ -16,6 +16,8 @@ pub struct Ip6 {
     pub octets: [u8; 16],
 }
 
+crate::maps::pod!(Ip4, Ip6);
+
 /// One address family. Every map layout and every stage of the datapath is generic
 /// over it and monomorphised twice.
 pub trait Addr: Copy + Eq + Default + 'static {

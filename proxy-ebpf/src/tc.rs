@@ -34,13 +34,13 @@ macro_rules! entry_points {
 
 entry_points! {
     /// Into the stack, from a device with an Ethernet header.
-    tc_ingress: ingress::<Ethernet>;
+    shunt_in: ingress::<Ethernet>;
     /// Out of the stack, to a device with an Ethernet header.
-    tc_egress: egress::<Ethernet>;
+    shunt_out: egress::<Ethernet>;
     /// Into the stack, from a device without a link-layer header.
-    tc_ingress_l3: ingress::<Layer3>;
+    shunt_in_l3: ingress::<Layer3>;
     /// Out of the stack, to a device without a link-layer header.
-    tc_egress_l3: egress::<Layer3>;
+    shunt_out_l3: egress::<Layer3>;
 }
 
 /// Turns a verdict into tc's action. `TC_ACT_UNSPEC` leaves the packet to the programs

@@ -29,4 +29,4 @@ pub mod flags {
 }
 
 assert_size!(Backend<Ip4> = 8, Backend<Ip6> = 20);
-pod!(Backend<Ip4>, Backend<Ip6>);
+pod!(Backend<A>);

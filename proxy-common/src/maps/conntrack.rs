@@ -103,7 +103,7 @@ pub struct CtEntry<A> {
 }
 
 assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40, CtEntry<Ip4> = 40, CtEntry<Ip6> = 64);
-pod!(CtKey<Ip4>, CtKey<Ip6>, CtEntry<Ip4>, CtEntry<Ip6>);
+pod!(CtKey<A>, CtEntry<A>);
 
 impl<A: Addr> CtEntry<A> {
     /// The tuple to write into packets of `proto`.

@@ -46,7 +46,7 @@ pub struct Frontend {
 }
 
 assert_size!(FrontendKey<Ip4> = 8, FrontendKey<Ip6> = 20, Frontend = 32);
-pod!(FrontendKey<Ip4>, FrontendKey<Ip6>, Frontend);
+pod!(FrontendKey<A>, Frontend);
 
 /// Which face of a service a frontend is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -27,14 +27,15 @@ macro_rules! assert_size {
 }
 pub(crate) use assert_size;
 
-/// Marks types as plain old data for aya, which then copies their bytes to and from the kernel.
+/// Marks types as plain old data for aya, which then copies their bytes to and from the
+/// kernel. `Name<A>` stands for both families.
 macro_rules! pod {
-    ($($type:ty),+ $(,)?) => {
+    ($($type:ident $(<$addr:ident>)?),+ $(,)?) => {
         $(
-            // SAFETY: repr(C) integers and byte arrays without implicit padding (sizes asserted above):
-            // every byte is initialised and any bit pattern is valid.
+            // SAFETY: repr(C) integers and byte arrays without implicit padding (sizes asserted for both
+            // families): every byte is initialised and any bit pattern is valid.
             #[cfg(feature = "user")]
-            unsafe impl aya::Pod for $type {}
+            unsafe impl $(<$addr: $crate::addr::Addr + aya::Pod>)? aya::Pod for $type $(<$addr>)? {}
         )+
     };
 }

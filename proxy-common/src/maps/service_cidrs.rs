@@ -18,4 +18,4 @@ pub struct Prefix<A> {
 }
 
 assert_size!(Prefix<Ip4> = 8, Prefix<Ip6> = 20);
-pod!(Prefix<Ip4>, Prefix<Ip6>);
+pod!(Prefix<A>);

@@ -48,4 +48,4 @@ pub struct SocketFlow<A> {
 }
 
 assert_size!(SocketFlowKey<Ip4> = 16, SocketFlowKey<Ip6> = 28, SocketFlow<Ip4> = 16, SocketFlow<Ip6> = 28);
-pod!(SocketFlowKey<Ip4>, SocketFlowKey<Ip6>, SocketFlow<Ip4>, SocketFlow<Ip6>);
+pod!(SocketFlowKey<A>, SocketFlow<A>);

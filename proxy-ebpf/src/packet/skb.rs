@@ -56,8 +56,15 @@ impl<L: Link> Skb<L> {
     /// Address of `len` bytes at `offset` when they lie in the linear part.
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Option<usize> {
+        // Volatile, so that each check loads both anew: a value kept over a branch is widened to 64 bits by
+        // an instruction of its own, after which the verifier no longer knows it for a packet pointer.
         // SAFETY: the context is valid while the program runs.
-        let (data, end) = unsafe { ((*self.skb).data as usize, (*self.skb).data_end as usize) };
+        let (data, end) = unsafe {
+            (
+                core::ptr::read_volatile(&raw const (*self.skb).data) as usize,
+                core::ptr::read_volatile(&raw const (*self.skb).data_end) as usize,
+            )
+        };
         let start = data + offset;
         if start + len > end { None } else { Some(start) }
     }

@@ -121,6 +121,8 @@ pub enum MapName {
     Conntrack,
     /// `socket_flows_v4` or `socket_flows_v6`.
     SocketFlows,
+    /// `devices`.
+    Devices,
 }
 
 impl MapName {
@@ -136,6 +138,7 @@ impl MapName {
             MapName::ServiceCidrs => "service_cidrs",
             MapName::Conntrack => "conntrack",
             MapName::SocketFlows => "socket_flows",
+            MapName::Devices => "devices",
         }
     }
 }

@@ -1,0 +1,174 @@
+//! bpf(2) calls that aya has no interface for: batches, and links of cgroups.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+};
+
+use aya::Pod;
+use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info};
+
+/// Rows per call; more brings no speed (measured: 256 equals 65536 within noise).
+const BATCH: usize = 256;
+
+fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i64> {
+    // SAFETY: attr is a whole bpf_attr; the callers below see to it that every pointer in
+    // it is valid for as many elements as it says, for the duration of the call.
+    let ret = unsafe { libc::syscall(libc::SYS_bpf, cmd as libc::c_long, &raw mut *attr, size_of::<bpf_attr>()) };
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+fn zeroed_attr() -> bpf_attr {
+    // SAFETY: a union of integers; zero is what the kernel wants in unused fields.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Inserts or replaces rows. The sizes of `K` and `V` must be the map's.
+///
+/// # Errors
+/// The number of rows written before the failure, and the failure.
+pub fn update_batch<K: Pod, V: Pod>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), (usize, io::Error)> {
+    debug_assert_eq!(keys.len(), values.len());
+    let chunks = keys.chunks(BATCH).zip(values.chunks(BATCH));
+    for (i, (keys, values)) in chunks.enumerate() {
+        let mut attr = zeroed_attr();
+        attr.batch.map_fd = map.as_raw_fd() as u32;
+        attr.batch.keys = keys.as_ptr() as u64;
+        attr.batch.values = values.as_ptr() as u64;
+        attr.batch.count = keys.len() as u32;
+        bpf(bpf_cmd::BPF_MAP_UPDATE_BATCH, &mut attr).map_err(|e| (i * BATCH + written(&attr), e))?;
+    }
+    Ok(())
+}
+
+/// Deletes rows; one that is not there ends the call with `ENOENT`.
+///
+/// # Errors
+/// The number of rows deleted before the failure, and the failure.
+pub fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> Result<(), (usize, io::Error)> {
+    for (i, keys) in keys.chunks(BATCH).enumerate() {
+        let mut attr = zeroed_attr();
+        attr.batch.map_fd = map.as_raw_fd() as u32;
+        attr.batch.keys = keys.as_ptr() as u64;
+        attr.batch.count = keys.len() as u32;
+        bpf(bpf_cmd::BPF_MAP_DELETE_BATCH, &mut attr).map_err(|e| (i * BATCH + written(&attr), e))?;
+    }
+    Ok(())
+}
+
+fn written(attr: &bpf_attr) -> usize {
+    // SAFETY: the batch member was the one used; the kernel left the count of rows done.
+    unsafe { attr.batch.count as usize }
+}
+
+/// Calls `row` for every row. Rows that come and go meanwhile may be seen or not, and
+/// some twice.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn lookup_all<K: Pod, V: Pod>(map: BorrowedFd<'_>, mut row: impl FnMut(K, V)) -> io::Result<()> {
+    let mut room = BATCH;
+    let mut token: Option<u64> = None;
+    loop {
+        let mut keys: Vec<K> = Vec::with_capacity(room);
+        let mut values: Vec<V> = Vec::with_capacity(room);
+        let mut next = 0u64;
+        let mut attr = zeroed_attr();
+        attr.batch.map_fd = map.as_raw_fd() as u32;
+        attr.batch.in_batch = token.as_ref().map_or(0, |t| std::ptr::from_ref(t) as u64);
+        attr.batch.out_batch = (&raw mut next) as u64;
+        attr.batch.keys = keys.as_mut_ptr() as u64;
+        attr.batch.values = values.as_mut_ptr() as u64;
+        attr.batch.count = room as u32;
+        let result = bpf(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &mut attr);
+        let last = match &result {
+            Ok(_) => false,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => true,
+            // One hash bucket holds more rows than there is room for.
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => {
+                room *= 2;
+                continue;
+            }
+            Err(_) => return result.map(drop),
+        };
+        let count = written(&attr).min(room);
+        // SAFETY: the kernel filled `count` keys and values, within the capacity given.
+        unsafe {
+            keys.set_len(count);
+            values.set_len(count);
+        }
+        keys.into_iter().zip(values).for_each(|(k, v)| row(k, v));
+        if last {
+            return Ok(());
+        }
+        token = Some(next);
+    }
+}
+
+/// Puts `program` in the place of the one `link` attaches.
+///
+/// # Errors
+/// When the kernel refuses, for one because the cgroup is gone.
+pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = zeroed_attr();
+    attr.link_update.link_fd = link.as_raw_fd() as u32;
+    attr.link_update.__bindgen_anon_1.new_prog_fd = program.as_raw_fd() as u32;
+    bpf(bpf_cmd::BPF_LINK_UPDATE, &mut attr).map(drop)
+}
+
+/// Opens a link by its id.
+///
+/// # Errors
+/// When there is none.
+pub fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    attr.__bindgen_anon_6.__bindgen_anon_1.link_id = id;
+    let fd = bpf(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr)?;
+    // SAFETY: the kernel returned a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// The cgroup a link attaches to, 0 once it is gone.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: plain integers.
+    let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut attr = zeroed_attr();
+    attr.info.bpf_fd = link.as_raw_fd() as u32;
+    attr.info.info_len = size_of::<bpf_link_info>() as u32;
+    attr.info.info = (&raw mut info) as u64;
+    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
+    // SAFETY: this is a cgroup link, for which the kernel fills the cgroup member.
+    Ok(unsafe { info.__bindgen_anon_1.cgroup.cgroup_id })
+}
+
+/// The kernel's id of an open cgroup directory: the inode number of cgroup v2.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn cgroup_id(dir: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(nix::sys::stat::fstat(dir)?.st_ino)
+}
+
+/// `bpf_get_netns_cookie` of the network namespace this thread is in.
+///
+/// # Errors
+/// When no socket can be made, or the kernel is older than 5.14.
+pub fn netns_cookie() -> io::Result<u64> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the option writes a u64, for which there is room.
+    let ret = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if ret == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong between the agent and the kernel.
+
+use std::{io, path::PathBuf};
+
+/// A request the kernel did not grant.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The directory for pins is not on a BPF file system.
+    #[error("{path} is not on a BPF file system; mount one: mount -t bpf bpf {path}")]
+    NotBpffs {
+        /// The directory, or its nearest parent that exists.
+        path: PathBuf,
+    },
+    /// No cgroup v2 hierarchy is mounted where socket LB can attach.
+    #[error("socket LB needs a cgroup v2 directory: {path}: {source}; give one with --cgroup, or set socketLB: off")]
+    Cgroup {
+        /// The directory that was tried.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The object could not be loaded.
+    #[error("cannot load the eBPF object: {0}")]
+    Load(#[from] aya::EbpfError),
+    /// The verifier refused a program, or the kernel lacks its type.
+    #[error("cannot load the eBPF program {name}: {source}")]
+    Program {
+        /// Its name in the object.
+        name: &'static str,
+        /// What the kernel said, the verifier's log included.
+        source: aya::programs::ProgramError,
+    },
+    /// A program could not be attached.
+    #[error("cannot attach {program} to {target}: {source}")]
+    Attach {
+        /// The program.
+        program: &'static str,
+        /// A device with its direction, or a cgroup.
+        target: String,
+        /// What the kernel said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A map that an earlier agent pinned does not fit this one.
+    #[error(
+        "the pinned map {path} has {found} where {wanted} is needed; \
+         `shunt cleanup` removes it, which ends the connections it tracks"
+    )]
+    MapMismatch {
+        /// Its pin.
+        path: PathBuf,
+        /// Key size, value size and capacity there.
+        found: String,
+        /// Key size, value size and capacity here.
+        wanted: String,
+    },
+    /// A map cannot be used.
+    #[error("cannot use the map {name}: {source}")]
+    Map {
+        /// Its name.
+        name: &'static str,
+        /// What the kernel said.
+        source: aya::maps::MapError,
+    },
+    /// A file or directory of ours cannot be used.
+    #[error("{what} {path}: {source}")]
+    File {
+        /// What was attempted.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel's view of devices, addresses and routes cannot be read.
+    #[error("cannot read devices, addresses and routes by netlink: {0}")]
+    Netlink(#[from] rtnetlink::Error),
+}

@@ -1,0 +1,359 @@
+//! The pinned maps as the dataplane writes them.
+
+use std::{collections::HashMap, io, os::fd::AsFd};
+
+use aya::{
+    Pod,
+    maps::{LpmTrie, Map, MapData, lpm_trie::Key},
+};
+use proxy_common::{
+    addr::{Addr, Ip4, Ip6},
+    maps::{
+        backends::Backend,
+        conntrack::{CtEntry, CtKey},
+        devices::Device,
+        frontends::{Frontend, FrontendKey},
+        service_cidrs::Prefix,
+        services::ServiceRow,
+        settings::Settings,
+        socket_flows::{SocketFlow, SocketFlowKey},
+    },
+};
+
+use super::{bpf, error::KernelError, mmap::MappedArray, object, pins::Pins};
+use crate::dataplane::{FamilyMaps, MapError, MapName, MapStore};
+
+/// A pinned map that is used by system calls.
+struct HashTable {
+    data: MapData,
+    name: MapName,
+}
+
+impl HashTable {
+    fn open(pins: &Pins, pin: &'static str, name: MapName) -> Result<Self, KernelError> {
+        let data = MapData::from_pin(pins.map(pin)).map_err(|source| KernelError::Map { name: pin, source })?;
+        Ok(Self { data, name })
+    }
+
+    fn capacity(&self) -> u32 {
+        self.data.info().map_or(0, |info| info.max_entries())
+    }
+
+    fn error(&self, what: String, source: io::Error) -> MapError {
+        // A hash map answers E2BIG, one without preallocation ENOMEM when its memory is used up.
+        match source.raw_os_error() {
+            Some(libc::E2BIG | libc::ENOSPC) => MapError::Full { map: self.name, capacity: self.capacity() },
+            Some(libc::EBADF | libc::EINVAL | libc::EPERM) => MapError::Fatal { map: self.name, source },
+            _ => MapError::Retryable { map: self.name, what, source },
+        }
+    }
+
+    fn each<K: Pod, V: Pod>(&self, visit: impl FnMut(K, V)) -> Result<(), MapError> {
+        bpf::lookup_all(self.data.fd().as_fd(), visit).map_err(|e| self.error("read the rows".into(), e))
+    }
+
+    fn rows<K: Pod + Eq + std::hash::Hash, V: Pod>(&self) -> Result<Vec<(K, V)>, MapError> {
+        // The kernel may show a row twice when others are deleted meanwhile.
+        let mut rows = HashMap::new();
+        self.each(|k, v| drop(rows.insert(k, v)))?;
+        Ok(rows.into_iter().collect())
+    }
+
+    fn put<K: Pod, V: Pod>(&mut self, rows: &[(K, V)]) -> Result<(), MapError> {
+        let (keys, values): (Vec<K>, Vec<V>) = rows.iter().copied().unzip();
+        bpf::update_batch(self.data.fd().as_fd(), &keys, &values)
+            .map_err(|(done, e)| self.error(format!("write {} rows", rows.len() - done), e))
+    }
+
+    fn delete<K: Pod>(&mut self, mut keys: &[K]) -> Result<(), MapError> {
+        while !keys.is_empty() {
+            match bpf::delete_batch(self.data.fd().as_fd(), keys) {
+                Ok(()) => break,
+                // That row is gone already: go on behind it.
+                Err((done, e)) if e.raw_os_error() == Some(libc::ENOENT) => keys = &keys[done + 1..],
+                Err((done, e)) => return Err(self.error(format!("delete {} rows", keys.len() - done), e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The maps of one family.
+pub struct KernelFamily<A: Addr> {
+    frontends: HashTable,
+    backends: MappedArray<Backend<A>>,
+    slots: MappedArray<u32>,
+    node_addresses: HashTable,
+    service_cidrs: LpmTrie<MapData, A, u32>,
+    conntrack: HashTable,
+    socket_flows: HashTable,
+}
+
+/// Names of the pins of one family.
+pub(super) struct FamilyPins {
+    pub(super) frontends: &'static str,
+    pub(super) backends: &'static str,
+    pub(super) slots: &'static str,
+    pub(super) node_addresses: &'static str,
+    pub(super) service_cidrs: &'static str,
+    pub(super) conntrack: &'static str,
+    pub(super) socket_flows: &'static str,
+}
+
+pub(super) const V4: FamilyPins = FamilyPins {
+    frontends: "frontends_v4",
+    backends: "backends_v4",
+    slots: "slots_v4",
+    node_addresses: "node_addresses_v4",
+    service_cidrs: "service_cidrs_v4",
+    conntrack: "conntrack_v4",
+    socket_flows: "socket_flows_v4",
+};
+
+pub(super) const V6: FamilyPins = FamilyPins {
+    frontends: "frontends_v6",
+    backends: "backends_v6",
+    slots: "slots_v6",
+    node_addresses: "node_addresses_v6",
+    service_cidrs: "service_cidrs_v6",
+    conntrack: "conntrack_v6",
+    socket_flows: "socket_flows_v6",
+};
+
+/// An address whose map rows may be copied to and from the kernel.
+pub trait KernelAddr: Addr + Pod + std::hash::Hash {
+    #[doc(hidden)]
+    const PINS: FamilyPinsOf;
+}
+
+/// The pins of an address family; opaque outside this module.
+pub struct FamilyPinsOf(pub(super) &'static FamilyPins);
+
+impl KernelAddr for Ip4 {
+    const PINS: FamilyPinsOf = FamilyPinsOf(&V4);
+}
+
+impl KernelAddr for Ip6 {
+    const PINS: FamilyPinsOf = FamilyPinsOf(&V6);
+}
+
+fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedArray<T>, KernelError> {
+    let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+    MappedArray::new(&data).map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })
+}
+
+impl<A: KernelAddr> KernelFamily<A> {
+    fn open(pins: &Pins) -> Result<Self, KernelError> {
+        let names = A::PINS.0;
+        let trie = object::pinned(pins, names.service_cidrs)?;
+        let trie = LpmTrie::try_from(trie)
+            .map_err(|source| KernelError::Map { name: names.service_cidrs, source })?;
+        Ok(Self {
+            frontends: HashTable::open(pins, names.frontends, MapName::Frontends)?,
+            backends: mapped(pins, names.backends)?,
+            slots: mapped(pins, names.slots)?,
+            node_addresses: HashTable::open(pins, names.node_addresses, MapName::NodeAddresses)?,
+            service_cidrs: trie,
+            conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
+            socket_flows: HashTable::open(pins, names.socket_flows, MapName::SocketFlows)?,
+        })
+    }
+}
+
+fn fatal(map: MapName) -> impl Fn(io::Error) -> MapError {
+    move |source| MapError::Fatal { map, source }
+}
+
+fn trie_error(what: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
+    move |e| MapError::Retryable {
+        map: MapName::ServiceCidrs,
+        what: what.to_owned(),
+        source: io::Error::other(e),
+    }
+}
+
+/// Sizes of rows are those of the pins: `object::load` refuses pins of another shape.
+impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
+    fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {
+        self.frontends.rows()
+    }
+
+    fn put_frontends(&mut self, rows: &[(FrontendKey<A>, Frontend)]) -> Result<(), MapError> {
+        self.frontends.put(rows)
+    }
+
+    fn delete_frontends(&mut self, keys: &[FrontendKey<A>]) -> Result<(), MapError> {
+        self.frontends.delete(keys)
+    }
+
+    fn backend(&self, id: u32) -> Result<Backend<A>, MapError> {
+        self.backends.get(id).map_err(fatal(MapName::Backends))
+    }
+
+    fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
+        rows.iter().try_for_each(|(id, row)| self.backends.set(*id, *row)).map_err(fatal(MapName::Backends))
+    }
+
+    fn backend_capacity(&self) -> u32 {
+        self.backends.len()
+    }
+
+    fn slots(&self, offset: u32, out: &mut [u32]) -> Result<(), MapError> {
+        for (index, out) in (offset..).zip(out) {
+            *out = self.slots.get(index).map_err(fatal(MapName::Slots))?;
+        }
+        Ok(())
+    }
+
+    fn put_slots(&mut self, offset: u32, ids: &[u32]) -> Result<(), MapError> {
+        (offset..)
+            .zip(ids)
+            .try_for_each(|(index, id)| self.slots.set(index, *id))
+            .map_err(fatal(MapName::Slots))
+    }
+
+    fn slot_capacity(&self) -> u32 {
+        self.slots.len()
+    }
+
+    fn node_addresses(&self) -> Result<Vec<(A, u32)>, MapError> {
+        self.node_addresses.rows()
+    }
+
+    fn put_node_addresses(&mut self, rows: &[(A, u32)]) -> Result<(), MapError> {
+        self.node_addresses.put(rows)
+    }
+
+    fn delete_node_addresses(&mut self, addrs: &[A]) -> Result<(), MapError> {
+        self.node_addresses.delete(addrs)
+    }
+
+    fn service_cidrs(&self) -> Result<Vec<Prefix<A>>, MapError> {
+        let keys = self.service_cidrs.keys();
+        keys.map(|key| key.map(|k| Prefix { bits: k.prefix_len(), addr: k.data() }))
+            .collect::<Result<_, _>>()
+            .map_err(trie_error("read the rows"))
+    }
+
+    fn put_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
+        rows.iter()
+            .try_for_each(|p| self.service_cidrs.insert(&Key::new(p.bits, p.addr), 1, 0))
+            .map_err(trie_error("write a row"))
+    }
+
+    fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
+        for prefix in rows {
+            match self.service_cidrs.remove(&Key::new(prefix.bits, prefix.addr)) {
+                Ok(()) | Err(aya::maps::MapError::KeyNotFound) => {}
+                Err(e) => return Err(trie_error("delete a row")(e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError> {
+        self.conntrack.each(|k, v| visit(&k, &v))
+    }
+
+    fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
+        self.conntrack.delete(keys)
+    }
+
+    fn each_socket_flow(
+        &self,
+        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
+    ) -> Result<(), MapError> {
+        self.socket_flows.each(|k, v| visit(&k, &v))
+    }
+
+    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
+        self.socket_flows.delete(keys)
+    }
+}
+
+/// All pinned maps, open for writing.
+pub struct KernelMaps {
+    v4: KernelFamily<Ip4>,
+    v6: KernelFamily<Ip6>,
+    services: HashTable,
+    settings: aya::maps::Array<MapData, Settings>,
+    devices: HashTable,
+}
+
+impl KernelMaps {
+    /// Opens the maps that [`Datapath::open`](super::Datapath::open) pinned.
+    ///
+    /// # Errors
+    /// When one is missing or cannot be mapped.
+    pub fn open(pins: &Pins) -> Result<Self, KernelError> {
+        let settings: Map = object::pinned(pins, "settings")?;
+        let settings =
+            settings.try_into().map_err(|source| KernelError::Map { name: "settings", source })?;
+        Ok(Self {
+            v4: KernelFamily::open(pins)?,
+            v6: KernelFamily::open(pins)?,
+            services: HashTable::open(pins, "services", MapName::Services)?,
+            settings,
+            devices: HashTable::open(pins, "devices", MapName::Devices)?,
+        })
+    }
+
+    /// Makes `devices` hold exactly `rows`.
+    ///
+    /// # Errors
+    /// When a row cannot be read or written.
+    pub fn replace_devices(&mut self, rows: &[(u32, Device)]) -> Result<(), MapError> {
+        let held: HashMap<u32, Device> = self.devices.rows()?.into_iter().collect();
+        let wanted: HashMap<u32, Device> = rows.iter().copied().collect();
+        let changed: Vec<_> =
+            wanted.iter().filter(|(k, v)| held.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect();
+        let gone: Vec<_> = held.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
+        self.devices.put(&changed)?;
+        self.devices.delete(&gone)
+    }
+}
+
+impl MapStore for KernelMaps {
+    type V4 = KernelFamily<Ip4>;
+    type V6 = KernelFamily<Ip6>;
+
+    fn v4(&mut self) -> &mut Self::V4 {
+        &mut self.v4
+    }
+
+    fn v6(&mut self) -> &mut Self::V6 {
+        &mut self.v6
+    }
+
+    fn services(&self) -> Result<Vec<(u32, ServiceRow)>, MapError> {
+        self.services.rows()
+    }
+
+    fn put_services(&mut self, rows: &[(u32, ServiceRow)]) -> Result<(), MapError> {
+        self.services.put(rows)
+    }
+
+    fn delete_services(&mut self, ids: &[u32]) -> Result<(), MapError> {
+        self.services.delete(ids)
+    }
+
+    fn service_capacity(&self) -> u32 {
+        self.services.capacity()
+    }
+
+    fn settings(&self) -> Result<Settings, MapError> {
+        self.settings.get(&0, 0).map_err(settings_error("read"))
+    }
+
+    fn put_settings(&mut self, settings: &Settings) -> Result<(), MapError> {
+        self.settings.set(0, settings, 0).map_err(settings_error("write"))
+    }
+}
+
+fn settings_error(verb: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
+    move |e| MapError::Retryable {
+        map: MapName::Settings,
+        what: format!("{verb} the row"),
+        source: io::Error::other(e),
+    }
+}

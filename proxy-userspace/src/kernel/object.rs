@@ -1,0 +1,156 @@
+//! The eBPF object: maps created or adopted, programs loaded.
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Map, MapData, MapInfo},
+    programs::{CgroupSockAddr, Program, SchedClassifier},
+};
+use aya_log::EbpfLogger;
+use proxy_common::maps;
+
+use super::{error::KernelError, pins::Pins};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
+
+/// Programs for devices, by hook and by whether the device has an Ethernet header.
+pub const CLASSIFIERS: [&str; 4] = ["shunt_in", "shunt_out", "shunt_in_l3", "shunt_out_l3"];
+
+/// Programs for a cgroup.
+pub const SOCKET_HOOKS: [&str; 8] = [
+    "sock_connect4",
+    "sock_connect6",
+    "sock_sendmsg4",
+    "sock_sendmsg6",
+    "sock_recvmsg4",
+    "sock_recvmsg6",
+    "sock_getpeername4",
+    "sock_getpeername6",
+];
+
+/// Rows a map has room for, per family where there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacities {
+    /// Rows of `frontends`.
+    pub frontends: u32,
+    /// Entries of `backends`.
+    pub backends: u32,
+    /// Entries of `slots`.
+    pub slots: u32,
+    /// Rows of `conntrack`.
+    pub conntrack: u32,
+    /// Rows of `socket_flows`.
+    pub socket_flows: u32,
+    /// Rows of `services`.
+    pub services: u32,
+}
+
+impl Default for Capacities {
+    fn default() -> Self {
+        Self {
+            frontends: maps::frontends::CAPACITY,
+            backends: maps::backends::CAPACITY,
+            slots: maps::slots::CAPACITY,
+            conntrack: maps::conntrack::CAPACITY,
+            socket_flows: maps::socket_flows::CAPACITY,
+            services: maps::services::CAPACITY,
+        }
+    }
+}
+
+/// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if configurable.
+type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
+
+const MAPS: [MapSpec; 18] = [
+    ("FRONTENDS_V4", "frontends_v4", Some(|c| c.frontends)),
+    ("FRONTENDS_V6", "frontends_v6", Some(|c| c.frontends)),
+    ("SLOTS_V4", "slots_v4", Some(|c| c.slots)),
+    ("SLOTS_V6", "slots_v6", Some(|c| c.slots)),
+    ("BACKENDS_V4", "backends_v4", Some(|c| c.backends)),
+    ("BACKENDS_V6", "backends_v6", Some(|c| c.backends)),
+    ("CONNTRACK_V4", "conntrack_v4", Some(|c| c.conntrack)),
+    ("CONNTRACK_V6", "conntrack_v6", Some(|c| c.conntrack)),
+    ("NODE_ADDRS_V4", "node_addresses_v4", None),
+    ("NODE_ADDRS_V6", "node_addresses_v6", None),
+    ("SERVICE_CIDR_V4", "service_cidrs_v4", None),
+    ("SERVICE_CIDR_V6", "service_cidrs_v6", None),
+    ("SOCK_FLOWS_V4", "socket_flows_v4", Some(|c| c.socket_flows)),
+    ("SOCK_FLOWS_V6", "socket_flows_v6", Some(|c| c.socket_flows)),
+    ("DEVICES", "devices", None),
+    ("SETTINGS", "settings", None),
+    ("DROPS", "drops", None),
+    ("SERVICES", "services", Some(|c| c.services)),
+];
+
+/// Loads the object with its maps pinned or adopted, and all programs through the verifier.
+///
+/// # Errors
+/// When a pinned map does not fit, or the kernel refuses a map or a program.
+pub fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Result<Ebpf, KernelError> {
+    let mut loader = EbpfLoader::new();
+    loader.override_global(aya_log::LEVEL, &log_level, true);
+    for (name, pin, capacity) in MAPS {
+        loader.map_pin_path(name, pins.map(pin));
+        if let Some(capacity) = capacity {
+            loader.map_max_entries(name, capacity(capacities));
+        }
+    }
+    check_pins(pins, capacities)?;
+    let mut ebpf = loader.load(OBJECT)?;
+    for name in CLASSIFIERS {
+        let program = program::<SchedClassifier>(&mut ebpf, name)?;
+        program.load().map_err(|source| KernelError::Program { name, source })?;
+    }
+    for name in SOCKET_HOOKS {
+        let program = program::<CgroupSockAddr>(&mut ebpf, name)?;
+        program.load().map_err(|source| KernelError::Program { name, source })?;
+    }
+    Ok(ebpf)
+}
+
+/// The program called `name`, of the kind `P`.
+///
+/// # Errors
+/// When the object has no such program of that kind.
+pub fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, KernelError>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = aya::programs::ProgramError>,
+{
+    let source = aya::programs::ProgramError::NotLoaded;
+    let program = ebpf.program_mut(name).ok_or(KernelError::Program { name, source })?;
+    program.try_into().map_err(|source| KernelError::Program { name, source })
+}
+
+/// The reader of the programs' log lines, which it passes on to the `log` façade.
+pub fn logger(ebpf: &mut Ebpf) -> Option<EbpfLogger<&'static dyn log::Log>> {
+    EbpfLogger::init(ebpf).inspect_err(|error| tracing::warn!(%error, "no logs from the datapath")).ok()
+}
+
+/// aya takes a pinned map as it finds it; a row of another size would be read as garbage.
+fn check_pins(pins: &Pins, capacities: &Capacities) -> Result<(), KernelError> {
+    let object = aya_obj::Object::parse(OBJECT).map_err(aya::EbpfError::ParseError)?;
+    for (name, pin, capacity) in MAPS {
+        let path = pins.map(pin);
+        if !path.exists() {
+            continue;
+        }
+        let Some(wanted) = object.maps.get(name) else { continue };
+        let info = MapInfo::from_pin(&path).map_err(|source| KernelError::Map { name: pin, source })?;
+        let max_entries = capacity.map_or(wanted.max_entries(), |c| c(capacities));
+        let shape = |key, value, max| format!("{key}-byte keys, {value}-byte values, room for {max}");
+        let found = shape(info.key_size(), info.value_size(), info.max_entries());
+        let wanted = shape(wanted.key_size(), wanted.value_size(), max_entries);
+        if found != wanted {
+            return Err(KernelError::MapMismatch { path, found, wanted });
+        }
+    }
+    Ok(())
+}
+
+/// Opens a pinned map.
+///
+/// # Errors
+/// When there is no such pin.
+pub fn pinned(pins: &Pins, name: &'static str) -> Result<Map, KernelError> {
+    let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+    Map::from_map_data(data).map_err(|source| KernelError::Map { name, source })
+}

@@ -1,0 +1,113 @@
+//! The pinned maps as the inspection commands read them: no agent needed, nothing written.
+
+use std::os::fd::AsFd;
+
+use aya::{
+    Pod,
+    maps::{MapData, PerCpuArray},
+};
+use proxy_common::{
+    DropReason,
+    maps::{
+        backends::{Backend, flags::PRESENT},
+        conntrack::{CtEntry, CtKey},
+        devices::Device,
+        frontends::{Frontend, FrontendKey},
+        services::ServiceRow,
+        socket_flows::{SocketFlow, SocketFlowKey},
+    },
+};
+
+use super::{bpf, error::KernelError, maps::KernelAddr, mmap::MappedArray, object, pins::Pins};
+
+/// A reader of all pinned maps.
+pub struct PinnedMaps {
+    pins: Pins,
+}
+
+impl PinnedMaps {
+    /// A reader of the maps below `pins`.
+    ///
+    /// # Errors
+    /// When no agent has ever run with them.
+    pub fn open(pins: Pins) -> Result<Self, KernelError> {
+        let path = pins.map("services");
+        match std::fs::metadata(&path) {
+            Ok(_) => Ok(Self { pins }),
+            Err(source) => Err(KernelError::File { what: "no agent has run here: cannot open", path, source }),
+        }
+    }
+
+    fn rows<K: Pod, V: Pod>(&self, name: &'static str) -> Result<Vec<(K, V)>, KernelError> {
+        let data =
+            MapData::from_pin(self.pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+        let mut rows = Vec::new();
+        bpf::lookup_all(data.fd().as_fd(), |k, v| rows.push((k, v)))
+            .map_err(|source| KernelError::System { what: format!("read the map {name}"), source })?;
+        Ok(rows)
+    }
+
+    fn array<T: Pod>(&self, name: &'static str) -> Result<Vec<T>, KernelError> {
+        let data =
+            MapData::from_pin(self.pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+        let system = |source| KernelError::System { what: format!("read the map {name}"), source };
+        let array = MappedArray::<T>::new(&data).map_err(system)?;
+        (0..array.len()).map(|i| array.get(i).map_err(system)).collect()
+    }
+
+    /// Service ids and what people call them.
+    ///
+    /// # Errors
+    /// When the map cannot be read; so for all of these.
+    pub fn services(&self) -> Result<Vec<(u32, ServiceRow)>, KernelError> {
+        self.rows("services")
+    }
+
+    /// Rows of `frontends`.
+    pub fn frontends<A: KernelAddr>(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, KernelError> {
+        self.rows(A::PINS.0.frontends)
+    }
+
+    /// Rows of `backends` that are in use, with their ids.
+    pub fn backends<A: KernelAddr>(&self) -> Result<Vec<(u32, Backend<A>)>, KernelError> {
+        let rows = self.array::<Backend<A>>(A::PINS.0.backends)?;
+        Ok((0..).zip(rows).filter(|(_, b)| b.flags & PRESENT != 0).collect())
+    }
+
+    /// All slots.
+    pub fn slots<A: KernelAddr>(&self) -> Result<Vec<u32>, KernelError> {
+        self.array(A::PINS.0.slots)
+    }
+
+    /// Rows of `conntrack`.
+    pub fn conntrack<A: KernelAddr>(&self) -> Result<Vec<(CtKey<A>, CtEntry<A>)>, KernelError> {
+        self.rows(A::PINS.0.conntrack)
+    }
+
+    /// Rows of `socket_flows`.
+    pub fn socket_flows<A: KernelAddr>(&self) -> Result<Vec<(SocketFlowKey<A>, SocketFlow<A>)>, KernelError> {
+        self.rows(A::PINS.0.socket_flows)
+    }
+
+    /// Addresses of the host, and bits of `node_addresses::flags`.
+    pub fn node_addresses<A: KernelAddr>(&self) -> Result<Vec<(A, u32)>, KernelError> {
+        self.rows(A::PINS.0.node_addresses)
+    }
+
+    /// Devices by interface index.
+    pub fn devices(&self) -> Result<Vec<(u32, Device)>, KernelError> {
+        self.rows("devices")
+    }
+
+    /// Refused packets and connections by reason, over all CPUs.
+    pub fn drops(&self) -> Result<Vec<(DropReason, u64)>, KernelError> {
+        let map_error = |source| KernelError::Map { name: "drops", source };
+        let drops: PerCpuArray<MapData, u64> =
+            object::pinned(&self.pins, "drops")?.try_into().map_err(map_error)?;
+        let sum = |reason: &DropReason| {
+            let counts = drops.get(&(*reason as u32), 0).map_err(map_error)?;
+            Ok((*reason, counts.iter().sum()))
+        };
+        DropReason::ALL.iter().map(sum).collect()
+    }
+}
