@@ -6,6 +6,7 @@
 
 pub mod cgroup;
 pub mod cleanup;
+pub mod control_plane;
 pub mod mounts;
 pub mod netns;
 pub mod probe;

@@ -1,0 +1,227 @@
+//! A real kube-apiserver with its etcd, inside a network namespace.
+//!
+//! Both listen on the loopback of that namespace only, so an agent in it reaches them
+//! and nothing else does. No controllers run: a test writes the EndpointSlices it needs.
+
+mod pki;
+
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use kube::{Client, Config, config::KubeConfigOptions};
+
+use crate::{
+    cleanup::{self, Guard},
+    netns::Namespace,
+    process::{Process, Spawn as _},
+};
+
+/// Long enough for a cold start on a busy machine.
+const READY: Duration = Duration::from_secs(90);
+
+/// How many lines of a log an error quotes.
+const QUOTED: usize = 10;
+
+/// Where the binaries are; `cargo xtask test cluster` sets it.
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// What may differ from test to test.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// ServiceCIDRs, one or one of each family.
+    pub service_ranges: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { service_ranges: "172.30.0.0/16,fd00:96::/112".into() }
+    }
+}
+
+/// A running API server; stopped on drop, the API server before etcd.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Fields drop in order.
+    api_server: Option<Process>,
+    _etcd: Process,
+    assets: PathBuf,
+    directory: PathBuf,
+    ports: Ports,
+    options: Options,
+    _directory: Guard,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    etcd: u16,
+    etcd_peer: u16,
+    api_server: u16,
+}
+
+impl ControlPlane {
+    /// Starts both in `namespace` and waits until the API server is ready.
+    pub fn start(namespace: &Namespace, options: Options) -> Result<Self> {
+        let assets = PathBuf::from(std::env::var_os(ASSETS).with_context(|| {
+            format!("{ASSETS} names no control plane: run `cargo xtask test cluster`, which builds one")
+        })?);
+        let (directory, guard) = cleanup::directory("control-plane")?;
+        let ports = namespace.run(Ports::free)?;
+        pki::write(&directory)?;
+        fs::write(directory.join("kubeconfig"), kubeconfig(&directory, ports.api_server))?;
+        let etcd = start_etcd(namespace, &assets, &directory, ports)?;
+        let mut control_plane =
+            Self { api_server: None, _etcd: etcd, assets, directory, ports, options, _directory: guard };
+        control_plane.start_api_server(namespace)?;
+        Ok(control_plane)
+    }
+
+    /// A kubeconfig with every right, for use inside the namespace.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.join("kubeconfig")
+    }
+
+    /// Ends the API server at once, as a crash would.
+    pub fn stop_api_server(&mut self) {
+        self.api_server = None;
+    }
+
+    /// Starts it where it was before, with the objects that it had, and waits until it is ready.
+    pub fn start_api_server(&mut self, namespace: &Namespace) -> Result<()> {
+        let mut command = Command::new(self.assets.join("kube-apiserver"));
+        command.args(self.api_server_arguments()).current_dir(&self.directory).netns(namespace)?;
+        log_to(&mut command, &self.log("kube-apiserver"))?;
+        let process = self.api_server.insert(command.spawn_owned()?);
+        let deadline = Instant::now() + READY;
+        let kubeconfig = self.directory.join("kubeconfig");
+        let log = self.directory.join("kube-apiserver.log");
+        loop {
+            if let Some(status) = process.child().try_wait()? {
+                bail!("kube-apiserver ended with {status}:\n{}", last_lines(&log));
+            }
+            match namespace.run(|| block_on(is_ready(&kubeconfig))) {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error.context(format!("kube-apiserver is not ready:\n{}", last_lines(&log))));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    /// Runs `work` with a client, on a thread inside the namespace.
+    pub fn with_client<T: Send>(
+        &self,
+        namespace: &Namespace,
+        work: impl AsyncFnOnce(Client) -> Result<T> + Send,
+    ) -> Result<T> {
+        namespace.run(|| block_on(async { work(client(&self.kubeconfig()).await?).await }))
+    }
+
+    fn api_server_arguments(&self) -> Vec<String> {
+        let Ports { etcd, api_server, .. } = self.ports;
+        let mut arguments = vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+            format!("--secure-port={api_server}"),
+            format!("--service-cluster-ip-range={}", self.options.service_ranges),
+        ];
+        let fixed = [
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--tls-cert-file=server.crt",
+            "--tls-private-key-file=server.key",
+            "--token-auth-file=tokens.csv",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-key-file=service-account.pub",
+            "--service-account-signing-key-file=service-account.key",
+            "--authorization-mode=RBAC",
+            "--endpoint-reconciler-type=none",
+            "--disable-admission-plugins=ServiceAccount",
+        ];
+        arguments.extend(fixed.map(String::from));
+        arguments
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.directory.join(name).with_extension("log")
+    }
+}
+
+impl Ports {
+    /// Free ones of the namespace that the calling thread is in.
+    fn free() -> Result<Self> {
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let mut ports = [0; 3];
+        for (port, listener) in ports.iter_mut().zip(&listeners) {
+            let Ok(listener) = listener else { bail!("the loopback device of the namespace is down") };
+            *port = listener.local_addr()?.port();
+        }
+        let [etcd, etcd_peer, api_server] = ports;
+        Ok(Self { etcd, etcd_peer, api_server })
+    }
+}
+
+fn start_etcd(namespace: &Namespace, assets: &Path, directory: &Path, ports: Ports) -> Result<Process> {
+    let (clients, peers) =
+        (format!("http://127.0.0.1:{}", ports.etcd), format!("http://127.0.0.1:{}", ports.etcd_peer));
+    let mut command = Command::new(assets.join("etcd"));
+    command.current_dir(directory).args(["--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn"]);
+    command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+    command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+    command.arg(format!("--initial-cluster=default={peers}"));
+    log_to(&mut command, &directory.join("etcd.log"))?;
+    command.netns(namespace)?.spawn_owned()
+}
+
+fn log_to(command: &mut Command, path: &Path) -> Result<()> {
+    let log = File::options().create(true).append(true).open(path)?;
+    command.stdout(log.try_clone()?).stderr(log);
+    Ok(())
+}
+
+fn last_lines(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(QUOTED)..].join("\n")
+}
+
+fn kubeconfig(directory: &Path, port: u16) -> String {
+    let authority = directory.join("ca.crt");
+    let token = pki::TOKEN;
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters: [{{name: test, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: '{}'}}}}]
+users: [{{name: admin, user: {{token: {token}}}}}]
+contexts: [{{name: test, context: {{cluster: test, user: admin}}}}]
+current-context: test
+",
+        authority.display()
+    )
+}
+
+/// One runtime per call, on the calling thread: its sockets must be made in the namespace
+/// that this thread is in.
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
+
+async fn client(kubeconfig: &Path) -> Result<Client> {
+    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(Client::try_from(config)?)
+}
+
+async fn is_ready(kubeconfig: &Path) -> Result<()> {
+    let client = client(kubeconfig).await?;
+    let request = client.request_text(http::Request::get("/readyz").body(Vec::new())?);
+    let answer = tokio::time::timeout(Duration::from_secs(5), request).await??;
+    ensure!(answer == "ok", "readyz: {answer}");
+    Ok(())
+}

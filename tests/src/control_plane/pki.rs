@@ -1,0 +1,45 @@
+//! Keys, certificates and the token of a throw-away API server.
+
+use std::{fs, path::Path};
+
+use anyhow::Result;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// The administrator's bearer token. It is no secret: the API server is on the loopback of
+/// a namespace and lives as long as the test.
+pub(super) const TOKEN: &str = "test-token";
+
+/// Writes everything that kube-apiserver reads at its start.
+pub(super) fn write(directory: &Path) -> Result<()> {
+    let authority = CertifiedIssuer::self_signed(authority(), KeyPair::generate()?)?;
+    let key = KeyPair::generate()?;
+    let certificate = server()?.signed_by(&key, &authority)?;
+    let put = |name: &str, text: String| fs::write(directory.join(name), text);
+    put("ca.crt", authority.pem())?;
+    put("server.crt", certificate.pem())?;
+    put("server.key", key.serialize_pem())?;
+    let service_accounts = KeyPair::generate()?;
+    put("service-account.key", service_accounts.serialize_pem())?;
+    put("service-account.pub", service_accounts.public_key_pem())?;
+    put("tokens.csv", format!("{TOKEN},admin,admin-uid,\"system:masters\"\n"))?;
+    Ok(())
+}
+
+fn authority() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "test authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn server() -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    Ok(params)
+}
