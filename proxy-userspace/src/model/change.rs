@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{EndpointSlice, Node, ObjectName, Service, ServiceCidr};
+use super::{Conflict, EndpointSlice, Node, ObjectName, Service, ServiceCidr};
 
 /// One thing a source reports.
 ///
@@ -41,6 +41,8 @@ pub struct Dirty {
     pub services: BTreeSet<ObjectName>,
     /// Rows of the node itself may differ: settings, node addresses, service ranges.
     pub node: bool,
+    /// Addresses that have just come to be claimed by two services.
+    pub conflicts: Vec<Conflict>,
 }
 
 impl Dirty {
@@ -48,10 +50,11 @@ impl Dirty {
     pub fn merge(&mut self, other: Dirty) {
         self.services.extend(other.services);
         self.node |= other.node;
+        self.conflicts.extend(other.conflicts);
     }
 
     /// True when nothing has to be done.
     pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.node
+        self.services.is_empty() && !self.node && self.conflicts.is_empty()
     }
 }

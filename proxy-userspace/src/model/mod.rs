@@ -5,15 +5,23 @@
 //! code and serves every datapath.
 
 mod change;
+mod claims;
 mod config;
+mod face;
 mod name;
 mod node;
+mod select;
 mod service;
 mod slice;
+mod state;
 
 pub use change::{Change, Dirty};
+pub use claims::Conflict;
 pub use config::{Config, DetectLocal, NodePortAddresses, SocketLb};
+pub use face::{Claim, Face};
 pub use name::{Family, ObjectName, Protocol, ServicePortName};
 pub use node::{Node, ServiceCidr};
+pub use select::{Candidate, Place, Scopes, Selection, select};
 pub use service::{Ingress, IpMode, NotServed, Service, ServicePort, ServiceType, TrafficPolicy};
 pub use slice::{AddressType, Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
+pub use state::State;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Family, ObjectName, Protocol};
+use super::{Family, ObjectName, Protocol, Scopes};
 
 /// A Service as far as a proxy needs it.
 ///
@@ -118,4 +118,148 @@ pub enum NotServed {
     /// Another proxy has been asked for.
     #[error("the label service.kubernetes.io/service-proxy-name gives it to another proxy")]
     OtherProxy,
+}
+
+impl Service {
+    /// Says why the service has no rows at all, if that is so.
+    ///
+    /// The label `service.kubernetes.io/headless` has no say here: it works through the
+    /// slices, to which the control plane copies it.
+    pub fn served(&self) -> Result<(), NotServed> {
+        if self.other_proxy {
+            Err(NotServed::OtherProxy)
+        } else if self.kind == ServiceType::ExternalName {
+            Err(NotServed::ExternalName)
+        } else if self.headless {
+            Err(NotServed::Headless)
+        } else if self.cluster_ips.is_empty() {
+            Err(NotServed::NoClusterIp)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The cluster IP of a family; without one the service has no face of that family,
+    /// whatever other addresses are listed.
+    pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {
+        self.served().ok()?;
+        let listed = self.ip_families.is_empty() || self.ip_families.contains(&family);
+        let usable = |addr: &IpAddr| Family::of(*addr) == family && !addr.is_unspecified();
+        self.cluster_ips.iter().copied().find(usable).filter(|_| listed)
+    }
+
+    /// The addresses at which a load balancer hands packets over unchanged. One with
+    /// `ipMode: Proxy` has to see the packet itself, and a host name is no address.
+    pub fn load_balancer_ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.ingress.iter().filter(|ingress| ingress.mode == IpMode::Vip).filter_map(|ingress| ingress.ip)
+    }
+
+    /// True when clients outside the cluster are meant to reach it.
+    pub fn is_external(&self) -> bool {
+        match self.kind {
+            ServiceType::NodePort | ServiceType::LoadBalancer => true,
+            ServiceType::ClusterIp => !self.external_ips.is_empty(),
+            ServiceType::ExternalName => false,
+        }
+    }
+
+    /// True when outside clients reach endpoints of this node only. A policy left over
+    /// from a type the service no longer has counts for nothing.
+    pub fn external_local(&self) -> bool {
+        self.is_external() && self.external_policy == TrafficPolicy::Local
+    }
+
+    /// True when clients of the cluster IP reach endpoints of this node only.
+    pub fn internal_local(&self) -> bool {
+        self.internal_policy == TrafficPolicy::Local
+    }
+
+    /// The scopes that its policies have a use for. The cluster scope serves external
+    /// services even under policy Local: pods and the node itself are short-cut to it.
+    pub fn scopes(&self) -> Scopes {
+        Scopes {
+            cluster: !self.internal_local() || self.is_external(),
+            local: self.internal_local() || self.external_local(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A service on 172.30.0.1:80/TCP.
+    pub(crate) fn service(name: &str) -> Service {
+        let port = ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
+        Service {
+            name: ObjectName::new("ns", name),
+            created: 0,
+            kind: ServiceType::ClusterIp,
+            other_proxy: false,
+            headless: false,
+            cluster_ips: [[172, 30, 0, 1].into()].into(),
+            ip_families: [].into(),
+            external_ips: [].into(),
+            ingress: [].into(),
+            ports: [port].into(),
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            affinity_secs: None,
+            source_ranges: [].into(),
+            health_check_node_port: None,
+        }
+    }
+
+    #[test]
+    fn some_services_are_not_served() {
+        let check = |change: fn(&mut Service), expected| {
+            let mut service = service("web");
+            change(&mut service);
+            assert_eq!(service.served(), expected);
+            assert_eq!(service.cluster_ip(Family::V4).is_some(), expected.is_ok());
+        };
+        check(|_| (), Ok(()));
+        check(|s| s.other_proxy = true, Err(NotServed::OtherProxy));
+        check(|s| s.kind = ServiceType::ExternalName, Err(NotServed::ExternalName));
+        check(|s| s.headless = true, Err(NotServed::Headless));
+        check(|s| s.cluster_ips = [].into(), Err(NotServed::NoClusterIp));
+    }
+
+    #[test]
+    fn families_restrict_cluster_ips() {
+        let mut service = service("web");
+        service.cluster_ips = [[172, 30, 0, 1].into(), "fd00::1".parse().expect("an address")].into();
+        assert!(service.cluster_ip(Family::V6).is_some());
+        service.ip_families = [Family::V4].into();
+        assert!(service.cluster_ip(Family::V6).is_none());
+        assert!(service.cluster_ip(Family::V4).is_some());
+    }
+
+    #[test]
+    fn external_policy_needs_an_external_face() {
+        let check = |kind, external_ips: &[IpAddr], expected| {
+            let mut service = service("web");
+            service.external_policy = TrafficPolicy::Local;
+            service.kind = kind;
+            service.external_ips = external_ips.into();
+            assert_eq!(service.external_local(), expected, "{kind:?} {external_ips:?}");
+        };
+        check(ServiceType::ClusterIp, &[], false);
+        check(ServiceType::ClusterIp, &[[192, 0, 2, 1].into()], true);
+        check(ServiceType::NodePort, &[], true);
+        check(ServiceType::LoadBalancer, &[], true);
+    }
+
+    #[test]
+    fn scopes_follow_the_policies() {
+        let mut service = service("web");
+        assert_eq!(service.scopes(), Scopes { cluster: true, local: false });
+        service.internal_policy = TrafficPolicy::Local;
+        assert_eq!(service.scopes(), Scopes { cluster: false, local: true });
+        service.kind = ServiceType::NodePort;
+        assert_eq!(service.scopes(), Scopes { cluster: true, local: true });
+        service.internal_policy = TrafficPolicy::Cluster;
+        service.external_policy = TrafficPolicy::Local;
+        assert_eq!(service.scopes(), Scopes { cluster: true, local: true });
+    }
 }

@@ -22,6 +22,18 @@ pub struct EndpointSlice {
     pub endpoints: Box<[Endpoint]>,
 }
 
+impl EndpointSlice {
+    /// Name of the service it belongs to.
+    pub fn service_name(&self) -> ObjectName {
+        ObjectName { namespace: self.name.namespace.clone(), name: self.service.clone() }
+    }
+
+    /// True when an endpoint has topology hints.
+    pub(super) fn is_hinted(&self) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.hints.is_some())
+    }
+}
+
 /// `addressType` of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressType {
@@ -82,4 +94,21 @@ pub struct Hints {
     pub zones: Box<[Arc<str>]>,
     /// `forNodes`.
     pub nodes: Box<[Arc<str>]>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_conditions_have_defaults() {
+        let check = |given: [Option<bool>; 3], expected: [bool; 3]| {
+            let c = Conditions::new(given[0], given[1], given[2]);
+            assert_eq!([c.ready, c.serving, c.terminating], expected, "{given:?}");
+        };
+        check([None, None, None], [true, true, false]);
+        check([Some(false), None, None], [false, false, false]);
+        check([Some(false), Some(true), Some(true)], [false, true, true]);
+        check([Some(true), Some(false), None], [true, false, false]);
+    }
 }

@@ -3,6 +3,11 @@
 //! All of Kubernetes' semantics end here: what follows only carries rows out. Nothing
 //! in this folder knows what the kernel holds.
 
+mod build;
+mod node;
 mod row;
+mod rules;
 
+pub use build::build;
+pub use node::{Host, node};
 pub use row::{BackendRow, ClientRules, FrontendRow, NodePlan, PortPlan};

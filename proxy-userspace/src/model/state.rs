@@ -1,0 +1,267 @@
+//! Everything the sources have reported so far, indexed so that one change costs no more
+//! than what it touches.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+
+use super::{
+    AddressType, Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Family, Node, ObjectName, Place,
+    Service, ServiceCidr, ServicePort,
+    claims::{Claimant, Claims},
+};
+
+/// The current objects.
+#[derive(Debug)]
+pub struct State {
+    node_name: Arc<str>,
+    node: Option<Node>,
+    service_cidrs: BTreeMap<Arc<str>, ServiceCidr>,
+    services: HashMap<ObjectName, Service>,
+    /// By service, each list sorted by the slice's name. Slices may come before their service.
+    slices: HashMap<ObjectName, Vec<EndpointSlice>>,
+    /// Slice → service, to find a slice by its own name.
+    slice_services: HashMap<ObjectName, ObjectName>,
+    claims: Claims,
+}
+
+impl State {
+    /// Nothing yet, seen from the node of that name.
+    pub fn new(node_name: impl Into<Arc<str>>) -> Self {
+        Self {
+            node_name: node_name.into(),
+            node: None,
+            service_cidrs: BTreeMap::new(),
+            services: HashMap::new(),
+            slices: HashMap::new(),
+            slice_services: HashMap::new(),
+            claims: Claims::default(),
+        }
+    }
+
+    /// Takes a change in and says what it makes stale. A change that changes nothing
+    /// makes nothing stale.
+    pub fn apply(&mut self, change: Change) -> Dirty {
+        let mut dirty = Dirty::default();
+        match change {
+            Change::Service(service) => self.put_service(service, &mut dirty),
+            Change::ServiceGone(name) => self.remove_service(&name, &mut dirty),
+            Change::ServiceList(list) => self.replace_services(list, &mut dirty),
+            Change::Slice(slice) => self.put_slice(slice, &mut dirty),
+            Change::SliceGone(name) => self.remove_slice(&name, &mut dirty),
+            Change::SliceList(list) => self.replace_slices(list, &mut dirty),
+            Change::Node(node) if node.name == self.node_name => self.set_node(Some(node), &mut dirty),
+            Change::NodeGone(name) if name == self.node_name => self.set_node(None, &mut dirty),
+            Change::Node(_) | Change::NodeGone(_) => (),
+            Change::ServiceCidr(cidr) => {
+                dirty.node |= self.service_cidrs.get(&cidr.name) != Some(&cidr);
+                self.service_cidrs.insert(cidr.name.clone(), cidr);
+            }
+            Change::ServiceCidrGone(name) => dirty.node |= self.service_cidrs.remove(&name).is_some(),
+            Change::ServiceCidrList(list) => {
+                let list = list.into_iter().map(|cidr| (cidr.name.clone(), cidr)).collect();
+                dirty.node |= self.service_cidrs != list;
+                self.service_cidrs = list;
+            }
+        }
+        dirty
+    }
+
+    /// What is stale when the configuration changes: everything.
+    pub fn everything(&self) -> Dirty {
+        Dirty { services: self.services.keys().cloned().collect(), node: true, conflicts: Vec::new() }
+    }
+
+    /// The name of the node this is seen from.
+    pub fn node_name(&self) -> &Arc<str> {
+        &self.node_name
+    }
+
+    /// This node, once it is known.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// Where this proxy runs.
+    pub fn place(&self) -> Place<'_> {
+        Place { node: &self.node_name, zone: self.node.as_ref().and_then(|node| node.zone.as_deref()) }
+    }
+
+    /// The cluster's service ranges, sorted and without duplicates.
+    pub fn service_cidrs(&self) -> Vec<IpNet> {
+        let mut ranges: Vec<_> =
+            self.service_cidrs.values().flat_map(|cidr| cidr.ranges.iter()).map(IpNet::trunc).collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
+    /// A service, if it exists.
+    pub fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.services.get(name)
+    }
+
+    /// All services, in no particular order.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
+    }
+
+    /// True when `name` is the service that has `claim`.
+    pub fn holds(&self, claim: &Claim, name: &ObjectName) -> bool {
+        self.claims.holds(claim, name)
+    }
+
+    /// Every address that more than one service claims at the moment.
+    pub fn conflicts(&self) -> impl Iterator<Item = Conflict> {
+        self.claims.conflicts()
+    }
+
+    /// The endpoints behind a service port in one family, an address possibly twice.
+    pub fn candidates(&self, service: &ObjectName, port: &ServicePort, family: Family) -> Vec<Candidate<'_>> {
+        let slices = self.slices.get(service).map_or(&[][..], Vec::as_slice);
+        let visible = slices.iter().filter(|slice| !slice.hidden);
+        let mut candidates = Vec::new();
+        for slice in visible.filter(|slice| slice.address_type == AddressType::Ip(family)) {
+            let number = |p: &super::SlicePort| {
+                (p.name == port.name && p.protocol == port.protocol).then_some(p.port).flatten()
+            };
+            for number in slice.ports.iter().filter_map(number).filter(|number| *number != 0) {
+                candidates.extend(slice.endpoints.iter().filter(|e| Family::of(e.addr) == family).map(
+                    |endpoint| Candidate {
+                        addr: (endpoint.addr, number).into(),
+                        local: endpoint.node.as_ref() == Some(&self.node_name),
+                        endpoint,
+                    },
+                ));
+            }
+        }
+        candidates
+    }
+
+    fn put_service(&mut self, service: Service, dirty: &mut Dirty) {
+        if self.services.get(&service.name) == Some(&service) {
+            return;
+        }
+        let (name, claimant) = (service.name.clone(), Claimant::of(&service));
+        let added: HashSet<_> = claims(&service).collect();
+        dirty.conflicts.extend(doubled(&service));
+        let old = self.services.insert(name.clone(), service);
+        // What it keeps must not pass through other hands: that would make them stale for nothing.
+        let unchanged: HashSet<_> = match &old {
+            Some(old) if Claimant::of(old) == claimant => claims(old).filter(|c| added.contains(c)).collect(),
+            _ => HashSet::new(),
+        };
+        if let Some(old) = &old {
+            self.release(old, &unchanged, dirty);
+        }
+        for claim in added.difference(&unchanged) {
+            let Some(conflict) = self.claims.add(*claim, claimant.clone()) else { continue };
+            dirty.services.insert(conflict.loser.clone());
+            dirty.conflicts.push(conflict);
+        }
+        dirty.services.insert(name);
+    }
+
+    fn remove_service(&mut self, name: &ObjectName, dirty: &mut Dirty) {
+        let Some(old) = self.services.remove(name) else { return };
+        self.release(&old, &HashSet::new(), dirty);
+        dirty.services.insert(name.clone());
+    }
+
+    fn release(&mut self, service: &Service, keep: &HashSet<Claim>, dirty: &mut Dirty) {
+        let claimant = Claimant::of(service);
+        for claim in claims(service).filter(|claim| !keep.contains(claim)) {
+            dirty.services.extend(self.claims.remove(claim, &claimant));
+        }
+    }
+
+    fn replace_services(&mut self, list: Vec<Service>, dirty: &mut Dirty) {
+        let names: HashSet<_> = list.iter().map(|service| service.name.clone()).collect();
+        let gone: Vec<_> = self.services.keys().filter(|name| !names.contains(name)).cloned().collect();
+        gone.iter().for_each(|name| self.remove_service(name, dirty));
+        list.into_iter().for_each(|service| self.put_service(service, dirty));
+    }
+
+    fn put_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) {
+        let service = slice.service_name();
+        // A slice may be given to another service.
+        if self.slice_services.get(&slice.name).is_some_and(|old| *old != service) {
+            self.remove_slice(&slice.name, dirty);
+        }
+        self.slice_services.insert(slice.name.clone(), service.clone());
+        let slices = self.slices.entry(service.clone()).or_default();
+        match slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
+            Ok(at) if slices[at] == slice => return,
+            Ok(at) => slices[at] = slice,
+            Err(at) => slices.insert(at, slice),
+        }
+        self.mark_service(service, dirty);
+    }
+
+    fn remove_slice(&mut self, name: &ObjectName, dirty: &mut Dirty) {
+        let Some(service) = self.slice_services.remove(name) else { return };
+        if let Some(slices) = self.slices.get_mut(&service) {
+            slices.retain(|slice| slice.name != *name);
+            if slices.is_empty() {
+                self.slices.remove(&service);
+            }
+        }
+        self.mark_service(service, dirty);
+    }
+
+    fn replace_slices(&mut self, list: Vec<EndpointSlice>, dirty: &mut Dirty) {
+        let names: HashSet<_> = list.iter().map(|slice| slice.name.clone()).collect();
+        let gone: Vec<_> = self.slice_services.keys().filter(|name| !names.contains(name)).cloned().collect();
+        gone.iter().for_each(|name| self.remove_slice(name, dirty));
+        list.into_iter().for_each(|slice| self.put_slice(slice, dirty));
+    }
+
+    /// Slices of services that do not exist wait for them without any effect.
+    fn mark_service(&self, name: ObjectName, dirty: &mut Dirty) {
+        if self.services.contains_key(&name) {
+            dirty.services.insert(name);
+        }
+    }
+
+    fn set_node(&mut self, node: Option<Node>, dirty: &mut Dirty) {
+        if self.node == node {
+            return;
+        }
+        let old = std::mem::replace(&mut self.node, node);
+        let (old, new) = (old.unwrap_or_default(), self.node.as_ref());
+        dirty.node = true;
+        // Whether pods are known as such can depend on the node's pod ranges.
+        let pod_families = |node: &Node| Family::ALL.map(|family| node.pod_cidr(family).is_some());
+        if pod_families(&old) != new.map_or([false; 2], pod_families) {
+            dirty.services.extend(self.services.keys().cloned());
+        } else if old.zone.as_ref() != new.and_then(|node| node.zone.as_ref()) {
+            let hinted = self.slices.iter().filter(|(_, slices)| slices.iter().any(EndpointSlice::is_hinted));
+            let hinted = hinted.map(|(service, _)| service).filter(|name| self.services.contains_key(name));
+            dirty.services.extend(hinted.cloned());
+        }
+    }
+}
+
+fn claims(service: &Service) -> impl Iterator<Item = Claim> {
+    service.faces().into_iter().map(|face| face.claim)
+}
+
+/// Claims a service makes for two of its own ports.
+fn doubled(service: &Service) -> Vec<Conflict> {
+    let mut seen: HashMap<Claim, &ServicePort> = HashMap::new();
+    let mut conflicts = Vec::new();
+    for face in service.faces() {
+        let first = *seen.entry(face.claim).or_insert(face.port);
+        if !std::ptr::eq(first, face.port) {
+            let (winner, loser) = (service.name.clone(), service.name.clone());
+            conflicts.push(Conflict { claim: face.claim, winner, loser });
+        }
+    }
+    conflicts
+}
+
+#[cfg(test)]
+mod tests;

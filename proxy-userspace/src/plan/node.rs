@@ -1,0 +1,157 @@
+//! The rows that belong to the node.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proxy_common::{
+    addr::{Ip4, Ip6},
+    maps::{
+        node_addresses::flags::NODE_PORTS,
+        settings::{Settings, flags},
+    },
+};
+
+use super::NodePlan;
+use crate::model::{Config, Family, Node, NodePortAddresses, SocketLb, State};
+
+/// What only the machine itself can tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Cookie of the host's network namespace.
+    pub netns_cookie: u64,
+    /// Every address of the host's interfaces.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The rows of the node.
+pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
+    let node = state.node();
+    let mut addresses: Vec<_> = host.addresses.clone();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let flags = |addr| if takes_node_ports(&config.node_port_addresses, node, addr) { NODE_PORTS } else { 0 };
+    NodePlan {
+        settings: settings(config, node, host.netns_cookie),
+        addresses: addresses.into_iter().map(|addr| (addr, flags(addr))).collect(),
+        service_cidrs: state.service_cidrs().into(),
+    }
+}
+
+/// Loopback never takes NodePorts: a packet could leave the host with a source that
+/// nobody can answer. Ranges of one family leave the other unrestricted, as in kube-proxy.
+fn takes_node_ports(wanted: &NodePortAddresses, node: Option<&Node>, addr: IpAddr) -> bool {
+    let family = Family::of(addr);
+    if addr.is_loopback() {
+        return false;
+    }
+    match wanted {
+        NodePortAddresses::Primary => node.and_then(|node| node.primary(family)) == Some(addr),
+        NodePortAddresses::Ranges(nets) => {
+            let mut own = nets.iter().filter(|net| Family::of_net(net) == family).peekable();
+            own.peek().is_none() || own.any(|net| net.contains(&addr))
+        }
+    }
+}
+
+fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings {
+    let mut settings = Settings {
+        host_netns_cookie: netns_cookie,
+        flags: match config.socket_lb {
+            SocketLb::All => flags::SOCKET_LB_HOST | flags::SOCKET_LB_PODS,
+            SocketLb::Host => flags::SOCKET_LB_HOST,
+            SocketLb::Off => 0,
+        },
+        snat_port_first: config.snat_port_first,
+        snat_port_count: config.snat_port_last.saturating_sub(config.snat_port_first).saturating_add(1),
+        ..Settings::default()
+    };
+    if config.detect_local.by_device() {
+        settings.flags |= flags::PODS_BY_DEVICE;
+    }
+    for net in Family::ALL.into_iter().filter_map(|family| config.detect_local.pod_cidr(family, node)) {
+        match net.trunc() {
+            IpNet::V4(net) => {
+                settings.flags |= flags::PODS_BY_CIDR_V4;
+                settings.pod_cidr_v4 = Ip4::from(net.addr());
+                settings.pod_cidr_bits_v4 = net.prefix_len().into();
+            }
+            IpNet::V6(net) => {
+                settings.flags |= flags::PODS_BY_CIDR_V6;
+                settings.pod_cidr_v6 = Ip6::from(net.addr());
+                settings.pod_cidr_bits_v6 = net.prefix_len().into();
+            }
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Change, DetectLocal};
+
+    fn state() -> State {
+        let mut state = State::new("here");
+        let addrs = ["192.168.0.2", "192.168.1.2", "2001:db8::1"];
+        state.apply(Change::Node(Node {
+            name: "here".into(),
+            addresses: addrs.iter().map(|addr| addr.parse().expect("an address")).collect(),
+            zone: None,
+            pod_cidrs: ["10.1.0.9/24".parse().expect("a range")].into(),
+        }));
+        state
+    }
+
+    fn check(addresses: NodePortAddresses, expected: &[&str]) {
+        let host =
+            ["192.168.0.2", "192.168.1.2", "127.0.0.1", "::1", "2001:db8::1", "2001:db8::2", "192.168.0.2"];
+        let host = Host {
+            netns_cookie: 1,
+            addresses: host.iter().map(|addr| addr.parse().expect("an address")).collect(),
+        };
+        let config = Config { node_port_addresses: addresses, ..Config::default() };
+        let plan = node(&state(), &config, &host);
+        assert_eq!(plan.addresses.len(), 6);
+        let taking: Vec<_> = plan
+            .addresses
+            .iter()
+            .filter(|(_, flags)| *flags == NODE_PORTS)
+            .map(|(a, _)| a.to_string())
+            .collect();
+        assert_eq!(taking, expected);
+    }
+
+    fn ranges(nets: &[&str]) -> NodePortAddresses {
+        NodePortAddresses::Ranges(nets.iter().map(|net| net.parse().expect("a range")).collect())
+    }
+
+    #[test]
+    fn node_ports_are_taken_on_chosen_addresses() {
+        check(NodePortAddresses::Primary, &["192.168.0.2", "2001:db8::1"]);
+        check(ranges(&["192.168.1.0/24", "2001:db8::2/128"]), &["192.168.1.2", "2001:db8::2"]);
+        check(ranges(&["192.168.1.0/24"]), &["192.168.1.2", "2001:db8::1", "2001:db8::2"]);
+        check(ranges(&["0.0.0.0/0", "2001:db8:9::/64"]), &["192.168.0.2", "192.168.1.2"]);
+    }
+
+    #[test]
+    fn settings_say_what_the_configuration_means() {
+        let check = |detect_local, socket_lb, expected: u32| {
+            let config = Config { detect_local, socket_lb, ..Config::default() };
+            let settings = node(&state(), &config, &Host::default()).settings;
+            assert_eq!(settings.flags, expected, "{config:?}");
+            settings
+        };
+        let both: DetectLocal = DetectLocal::ClusterCidr(
+            ["10.0.0.0/8", "fd00:10::/32"].map(|net| net.parse().expect("a range")).into(),
+        );
+        check(DetectLocal::Off, SocketLb::Off, 0);
+        check(DetectLocal::Off, SocketLb::Host, flags::SOCKET_LB_HOST);
+        check(DetectLocal::Off, SocketLb::All, flags::SOCKET_LB_HOST | flags::SOCKET_LB_PODS);
+        let by_range = check(both, SocketLb::Off, flags::PODS_BY_CIDR_V4 | flags::PODS_BY_CIDR_V6);
+        assert_eq!((by_range.pod_cidr_bits_v4, by_range.pod_cidr_bits_v6), (8, 32));
+        let by_node = check(DetectLocal::NodeCidr, SocketLb::Off, flags::PODS_BY_CIDR_V4);
+        assert_eq!(by_node.pod_cidr_v4, [10, 1, 0, 0].into());
+        check(DetectLocal::BridgeInterface("br0".into()), SocketLb::Off, flags::PODS_BY_DEVICE);
+        assert_eq!((by_node.snat_port_first, by_node.snat_port_count), (1024, 28_976));
+    }
+}
