@@ -1,8 +1,8 @@
 //! The agent: `watch → model → plan → dataplane → kernel`.
 
-pub mod kernel;
 pub mod config;
 pub mod dataplane;
+pub mod kernel;
 pub mod logging;
 pub mod model;
 pub mod plan;

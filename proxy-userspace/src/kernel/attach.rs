@@ -116,9 +116,10 @@ fn attach_tcx(
 ) -> Result<(), AttachError> {
     let pin = pins.link(&direction.pin(target.ifindex));
     if let Ok(link) = PinnedLink::from_pin(&pin) {
-        let id = FdLink::from(link).try_into().map_err(AttachError::from).and_then(|link| {
-            program.attach_to_link(link).map_err(AttachError::from)
-        });
+        let id = FdLink::from(link)
+            .try_into()
+            .map_err(AttachError::from)
+            .and_then(|link| program.attach_to_link(link).map_err(AttachError::from));
         if let Ok(id) = id {
             // The pin holds the link; ours must only not be closed as "detached".
             drop(program.take_link(id)?);
@@ -149,7 +150,11 @@ fn attach_clsact(
         Ok(id) => id,
         Err(ProgramError::TcError(_)) => {
             let options = NlOptions { priority: PRIORITY, handle: HANDLE, ..NlOptions::default() };
-            program.attach_with_options(&target.name, direction.attach_type, TcAttachOptions::Netlink(options))?
+            program.attach_with_options(
+                &target.name,
+                direction.attach_type,
+                TcAttachOptions::Netlink(options),
+            )?
         }
         Err(error) => return Err(error.into()),
     };

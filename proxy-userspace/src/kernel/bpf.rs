@@ -14,7 +14,8 @@ const BATCH: usize = 256;
 fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i64> {
     // SAFETY: attr is a whole bpf_attr; the callers below see to it that every pointer in
     // it is valid for as many elements as it says, for the duration of the call.
-    let ret = unsafe { libc::syscall(libc::SYS_bpf, cmd as libc::c_long, &raw mut *attr, size_of::<bpf_attr>()) };
+    let ret =
+        unsafe { libc::syscall(libc::SYS_bpf, cmd as libc::c_long, &raw mut *attr, size_of::<bpf_attr>()) };
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
@@ -27,7 +28,11 @@ fn zeroed_attr() -> bpf_attr {
 ///
 /// # Errors
 /// The number of rows written before the failure, and the failure.
-pub fn update_batch<K: Pod, V: Pod>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), (usize, io::Error)> {
+pub fn update_batch<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    keys: &[K],
+    values: &[V],
+) -> Result<(), (usize, io::Error)> {
     debug_assert_eq!(keys.len(), values.len());
     let chunks = keys.chunks(BATCH).zip(values.chunks(BATCH));
     for (i, (keys, values)) in chunks.enumerate() {

@@ -12,7 +12,9 @@ pub enum KernelError {
         path: PathBuf,
     },
     /// No cgroup v2 hierarchy is mounted where socket LB can attach.
-    #[error("socket LB needs a cgroup v2 directory: {path}: {source}; give one with --cgroup, or set socketLB: off")]
+    #[error(
+        "socket LB needs a cgroup v2 directory: {path}: {source}; give one with --cgroup, or set socketLB: off"
+    )]
     Cgroup {
         /// The directory that was tried.
         path: PathBuf,

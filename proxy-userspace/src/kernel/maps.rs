@@ -31,7 +31,8 @@ struct HashTable {
 
 impl HashTable {
     fn open(pins: &Pins, pin: &'static str, name: MapName) -> Result<Self, KernelError> {
-        let data = MapData::from_pin(pins.map(pin)).map_err(|source| KernelError::Map { name: pin, source })?;
+        let data =
+            MapData::from_pin(pins.map(pin)).map_err(|source| KernelError::Map { name: pin, source })?;
         Ok(Self { data, name })
     }
 
@@ -139,7 +140,8 @@ impl KernelAddr for Ip6 {
 
 fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedArray<T>, KernelError> {
     let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
-    MappedArray::new(&data).map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })
+    MappedArray::new(&data)
+        .map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })
 }
 
 impl<A: KernelAddr> KernelFamily<A> {
@@ -287,8 +289,7 @@ impl KernelMaps {
     /// When one is missing or cannot be mapped.
     pub fn open(pins: &Pins) -> Result<Self, KernelError> {
         let settings: Map = object::pinned(pins, "settings")?;
-        let settings =
-            settings.try_into().map_err(|source| KernelError::Map { name: "settings", source })?;
+        let settings = settings.try_into().map_err(|source| KernelError::Map { name: "settings", source })?;
         Ok(Self {
             v4: KernelFamily::open(pins)?,
             v6: KernelFamily::open(pins)?,

@@ -1,6 +1,10 @@
 //! Arrays shared with the kernel by memory: a row costs a store, not a system call.
 
-use std::{io, marker::PhantomData, os::fd::{AsFd, AsRawFd}};
+use std::{
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, AsRawFd},
+};
 
 use aya::{Pod, maps::MapData};
 use memmap2::{MmapOptions, MmapRaw};

@@ -34,7 +34,9 @@ impl PinnedMaps {
         let path = pins.map("services");
         match std::fs::metadata(&path) {
             Ok(_) => Ok(Self { pins }),
-            Err(source) => Err(KernelError::File { what: "no agent has run here: cannot open", path, source }),
+            Err(source) => {
+                Err(KernelError::File { what: "no agent has run here: cannot open", path, source })
+            }
         }
     }
 

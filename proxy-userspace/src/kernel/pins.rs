@@ -66,9 +66,7 @@ impl Pins {
     /// When the directory exists and cannot be read.
     pub fn links(&self) -> io::Result<Vec<String>> {
         match fs::read_dir(self.links_dir()) {
-            Ok(entries) => {
-                entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned())).collect()
-            }
+            Ok(entries) => entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned())).collect(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(e) => Err(e),
         }

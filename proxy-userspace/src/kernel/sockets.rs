@@ -81,5 +81,8 @@ fn attach_one(
 /// Removes the socket hooks; returns those that were there.
 pub fn detach(pins: &Pins) -> Vec<String> {
     let hooks = object::SOCKET_HOOKS.into_iter();
-    hooks.filter(|name| fs::remove_file(pins.link(name)).is_ok()).map(|n| format!("socket hook {n}")).collect()
+    hooks
+        .filter(|name| fs::remove_file(pins.link(name)).is_ok())
+        .map(|n| format!("socket hook {n}"))
+        .collect()
 }

@@ -1,0 +1,188 @@
+//! The loaded programs: attached to edges and to a cgroup, and the traces they leave.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use aya::Ebpf;
+
+use super::{
+    KernelError, KernelMaps, attach,
+    attach::{Target, TcMode},
+    bpf,
+    host::{Edge, EdgeKind, LOOPBACK},
+    object::{self, Capacities},
+    pins::Pins,
+    sockets,
+};
+
+/// How the datapath is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory of all pins, on a BPF file system.
+    pub bpffs: PathBuf,
+    /// Cgroup whose processes socket LB serves; none is the root of the hierarchy.
+    pub cgroup: Option<PathBuf>,
+    /// Rows the maps have room for.
+    pub capacities: Capacities,
+    /// How programs are attached to devices.
+    pub tc_mode: TcMode,
+    /// Log level of the programs: 0 is off and free.
+    pub log_level: u8,
+}
+
+/// The loaded programs.
+pub struct Datapath {
+    ebpf: Ebpf,
+    pins: Pins,
+    options: Options,
+    attached: BTreeMap<u32, Target>,
+}
+
+/// What [`Datapath::follow`] did about one device.
+#[derive(Debug)]
+pub enum EdgeChange {
+    /// The programs are attached to it from here on.
+    Attached(Edge),
+    /// It is gone, or no edge any more.
+    Detached(Target),
+    /// The programs are not attached; the next call tries again.
+    Failed(Edge, KernelError),
+}
+
+impl Datapath {
+    /// Loads the programs, with maps pinned or adopted from an earlier agent. Attaches nothing.
+    ///
+    /// # Errors
+    /// When the pins cannot be made or used, or the kernel refuses a program.
+    pub fn open(options: Options) -> Result<Self, KernelError> {
+        let pins = Pins::new(&options.bpffs);
+        pins.create()?;
+        let ebpf = object::load(&pins, &options.capacities, options.log_level)?;
+        Ok(Self { ebpf, pins, options, attached: BTreeMap::new() })
+    }
+
+    /// The maps, open for writing.
+    ///
+    /// # Errors
+    /// When one cannot be mapped into memory.
+    pub fn maps(&self) -> Result<KernelMaps, KernelError> {
+        KernelMaps::open(&self.pins)
+    }
+
+    /// The reader of the programs' log lines; none if they do not log.
+    pub fn logger(&mut self) -> Option<aya_log::EbpfLogger<&'static dyn log::Log>> {
+        if self.options.log_level == 0 { None } else { object::logger(&mut self.ebpf) }
+    }
+
+    /// `bpf_get_netns_cookie` of the agent's network namespace, which is the host's.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn netns_cookie(&self) -> Result<u64, KernelError> {
+        bpf::netns_cookie().map_err(|source| KernelError::System {
+            what: "ask for the cookie of the network namespace".into(),
+            source,
+        })
+    }
+
+    /// Attaches the socket hooks, or removes those of an earlier agent.
+    ///
+    /// # Errors
+    /// When there is no cgroup v2, or the kernel refuses.
+    pub fn set_socket_lb(&mut self, on: bool) -> Result<(), KernelError> {
+        if !on {
+            sockets::detach(&self.pins);
+            return Ok(());
+        }
+        let cgroup = match &self.options.cgroup {
+            Some(cgroup) => cgroup.clone(),
+            None => sockets::cgroup_root()?,
+        };
+        sockets::attach(&mut self.ebpf, &self.pins, &cgroup)
+    }
+
+    /// Makes `edges` the devices that carry the programs.
+    pub fn follow(&mut self, edges: &[Edge]) -> Vec<EdgeChange> {
+        let wanted: BTreeMap<u32, &Edge> = edges.iter().map(|e| (e.target.ifindex, e)).collect();
+        let mut changes = self.detach_others(&wanted);
+        for (ifindex, edge) in wanted {
+            if self.attached.get(&ifindex) == Some(&edge.target) {
+                continue;
+            }
+            if edge.kind == EdgeKind::Loopback {
+                accept_local_on_loopback();
+            }
+            match attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, &edge.target) {
+                Ok(()) => {
+                    self.attached.insert(ifindex, edge.target.clone());
+                    changes.push(EdgeChange::Attached(edge.clone()));
+                }
+                Err(error) => changes.push(EdgeChange::Failed(edge.clone(), error)),
+            }
+        }
+        changes
+    }
+
+    /// Those attached by this agent, and those an earlier one left pinned.
+    fn detach_others(&mut self, wanted: &BTreeMap<u32, &Edge>) -> Vec<EdgeChange> {
+        let mut changes = Vec::new();
+        let gone: Vec<u32> = self.attached.keys().filter(|i| !wanted.contains_key(i)).copied().collect();
+        for ifindex in gone {
+            if let Some(target) = self.attached.remove(&ifindex) {
+                attach::detach(&self.pins, ifindex, &target.name);
+                changes.push(EdgeChange::Detached(target));
+            }
+        }
+        for pin in self.pins.links().unwrap_or_default() {
+            if attach::ifindex_of_pin(&pin).is_some_and(|i| !wanted.contains_key(&i)) {
+                // The pin is all that is left to remove; without it the kernel detaches the program.
+                let _ = fs::remove_file(self.pins.link(&pin));
+            }
+        }
+        changes
+    }
+}
+
+/// A reply to a host process enters by loopback with one of the host's own addresses as
+/// source, which the kernel takes for a forgery elsewhere and by default here too.
+fn accept_local_on_loopback() {
+    let path = Path::new("/proc/sys/net/ipv4/conf/lo/accept_local");
+    if let Err(error) = fs::write(path, "1") {
+        tracing::warn!(%error, path = %path.display(), "host processes may not reach NodePorts of this node");
+    }
+}
+
+/// Removes every trace: programs, links, maps, pins. Returns what was there. Connections
+/// that were being translated end.
+///
+/// # Errors
+/// When a pin cannot be removed.
+pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String>, KernelError> {
+    let pins = Pins::new(bpffs);
+    let mut removed = Vec::new();
+    for (ifindex, name) in links {
+        removed.extend(attach::detach(&pins, *ifindex, name));
+        if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
+            let _ = fs::write("/proc/sys/net/ipv4/conf/lo/accept_local", "0");
+        }
+    }
+    removed.extend(sockets::detach(&pins));
+    match fs::read_dir(bpffs) {
+        Ok(_) => {
+            fs::remove_dir_all(bpffs).map_err(|source| KernelError::File {
+                what: "cannot remove",
+                path: bpffs.to_owned(),
+                source,
+            })?;
+            removed.push(format!("pinned maps below {}", bpffs.display()));
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(source) => {
+            return Err(KernelError::File { what: "cannot read", path: bpffs.to_owned(), source });
+        }
+    }
+    Ok(removed)
+}

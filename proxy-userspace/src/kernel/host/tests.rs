@@ -1,0 +1,116 @@
+use super::*;
+
+#[derive(Default)]
+struct Policy {
+    loopback: bool,
+    pods_behind: Option<&'static str>,
+}
+
+impl DevicePolicy for Policy {
+    fn override_for(&self, name: &str) -> Option<Override> {
+        match name {
+            "ignored0" => Some(Override::Ignore),
+            "tunnel0" => Some(Override::Edge(EdgeKind::Tunnel)),
+            _ => None,
+        }
+    }
+
+    fn leads_to_pods(&self, _name: &str, master: Option<&str>) -> bool {
+        self.pods_behind.is_some() && self.pods_behind == master
+    }
+
+    fn loopback_edge(&self) -> bool {
+        self.loopback
+    }
+}
+
+const CABLE: LinkKind = LinkKind::Cable { peer_elsewhere: true };
+
+fn link(ifindex: u32, name: &str, kind: LinkKind, master: Option<u32>) -> (u32, Link) {
+    (ifindex, Link { ifindex, name: name.into(), kind, ethernet: true, mac: [2; 6], master })
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A node whose uplink is a cable, with a bridge of pods, a routed pod and a bond.
+fn host() -> Host {
+    Host {
+        links: BTreeMap::from([
+            link(1, "lo", LinkKind::Loopback, None),
+            link(2, "eth0", CABLE, None),
+            link(3, "cni0", LinkKind::Bridge, None),
+            link(4, "veth1", CABLE, Some(3)),
+            link(5, "lxc2", CABLE, None),
+            link(6, "bond0", LinkKind::Bond, None),
+            link(7, "eth1", LinkKind::Physical, Some(6)),
+            link(8, "vxlan0", LinkKind::Tunnel, None),
+            link(9, "ignored0", LinkKind::Physical, None),
+            link(10, "tunnel0", LinkKind::Other, None),
+            link(11, "pair0", LinkKind::Cable { peer_elsewhere: false }, None),
+        ]),
+        addresses: vec![
+            (1, addr("127.0.0.1")),
+            (3, addr("10.1.0.1")),
+            (2, addr("192.168.0.2")),
+            (2, addr("2001:db8::2")),
+        ],
+        default_routes: vec![2],
+    }
+}
+
+#[test]
+fn edges_are_found_by_what_they_are() {
+    let edges = host().edges(&[], &Policy::default());
+    let found: Vec<_> = edges.iter().map(|e| (e.target.name.as_str(), e.kind)).collect();
+    let expected = [
+        ("eth0", EdgeKind::Node),
+        ("veth1", EdgeKind::Pod),
+        ("lxc2", EdgeKind::Pod),
+        ("bond0", EdgeKind::Node),
+        ("vxlan0", EdgeKind::Tunnel),
+        ("tunnel0", EdgeKind::Tunnel),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn loopback_is_an_edge_on_request() {
+    let policy = Policy { loopback: true, ..Policy::default() };
+    assert!(host().edges(&[], &policy).iter().any(|e| e.kind == EdgeKind::Loopback));
+}
+
+#[test]
+fn a_port_of_the_bridge_that_is_the_uplink_is_no_edge() {
+    let mut host = host();
+    host.default_routes = vec![3];
+    let names: Vec<_> = host.edges(&[], &Policy::default()).into_iter().map(|e| e.target.name).collect();
+    assert!(names.contains(&"cni0".into()) && !names.contains(&"veth1".into()), "{names:?}");
+}
+
+#[test]
+fn the_node_address_makes_an_uplink() {
+    let mut host = host();
+    host.default_routes.clear();
+    let edges = host.edges(&[addr("192.168.0.2")], &Policy::default());
+    assert_eq!(edges[0].kind, EdgeKind::Node);
+}
+
+#[test]
+fn masquerade_addresses() {
+    let rows: BTreeMap<_, _> = host().devices(&[], &Policy::default()).into_iter().collect();
+    let v4 = |ifindex: u32| IpAddr::from(rows[&ifindex].snat_v4);
+    assert_eq!(v4(2), addr("192.168.0.2"), "its own");
+    assert_eq!(v4(4), addr("10.1.0.1"), "its bridge's");
+    assert_eq!(v4(5), addr("192.168.0.2"), "the uplink's");
+    assert_eq!(v4(1), addr("192.168.0.2"), "never a loopback address");
+    assert_eq!(IpAddr::from(rows[&4].snat_v6), addr("2001:db8::2"), "the uplink's, as the bridge has none");
+}
+
+#[test]
+fn pods_by_bridge() {
+    let policy = Policy { pods_behind: Some("cni0"), ..Policy::default() };
+    let rows: BTreeMap<_, _> = host().devices(&[], &policy).into_iter().collect();
+    assert_eq!((rows[&4].flags, rows[&5].flags), (flags::POD, 0));
+}
