@@ -6,3 +6,4 @@ pub mod kernel;
 pub mod logging;
 pub mod model;
 pub mod plan;
+pub mod watch;

@@ -1,0 +1,127 @@
+//! From objects of the Kubernetes API to values of the model, keeping only what a proxy
+//! reads. An object that breaks a rule is refused as a whole: half a service would send
+//! traffic where nobody meant it to go.
+//!
+//! What a rule of Kubernetes *means* is the model's concern; here it is only whether the
+//! object is well formed.
+
+mod address;
+mod node;
+mod rejected;
+mod service;
+mod service_cidr;
+mod slice;
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tracing::warn;
+
+pub use rejected::Rejected;
+
+use super::WatchMetrics;
+use crate::model::{Change, ObjectName};
+
+/// A kind of object that sources read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the names are those of Kubernetes")]
+pub enum Kind {
+    Service,
+    EndpointSlice,
+    Node,
+    ServiceCidr,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+
+    /// The name as `kind:` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Service => "Service",
+            Kind::EndpointSlice => "EndpointSlice",
+            Kind::Node => "Node",
+            Kind::ServiceCidr => "ServiceCIDR",
+        }
+    }
+
+    /// Objects of this kind live in namespaces.
+    pub(super) fn is_namespaced(self) -> bool {
+        matches!(self, Kind::Service | Kind::EndpointSlice)
+    }
+}
+
+/// Names an object among all objects. The namespace of cluster-wide kinds is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// What it is.
+    pub kind: Kind,
+    /// Where it is and what it is called.
+    pub name: ObjectName,
+}
+
+impl ObjectKey {
+    /// The change that says that the object is gone.
+    pub fn gone(self) -> Change {
+        match self.kind {
+            Kind::Service => Change::ServiceGone(self.name),
+            Kind::EndpointSlice => Change::SliceGone(self.name),
+            Kind::Node => Change::NodeGone(self.name.name),
+            Kind::ServiceCidr => Change::ServiceCidrGone(self.name.name),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.name.namespace {
+            "" => write!(f, "{} {}", self.kind.name(), self.name.name),
+            _ => write!(f, "{} {}", self.kind.name(), self.name),
+        }
+    }
+}
+
+/// An object of the API that converts to a change of the model.
+pub trait Convert {
+    /// Its kind.
+    const KIND: Kind;
+
+    /// Its metadata.
+    fn meta(&self) -> &ObjectMeta;
+
+    /// What it says, or why it is refused.
+    fn convert(&self) -> Result<Change, Rejected>;
+
+    /// Its name among all objects. Without a namespace it counts as one of `default`,
+    /// which is where `kubectl apply` would put it.
+    fn key(&self) -> ObjectKey {
+        let namespace = match self.meta().namespace.as_deref() {
+            _ if !Self::KIND.is_namespaced() => "",
+            None | Some("") => "default",
+            Some(namespace) => namespace,
+        };
+        let name = self.meta().name.as_deref().unwrap_or_default();
+        ObjectKey { kind: Self::KIND, name: ObjectName::new(namespace, name) }
+    }
+}
+
+/// Says in the log and in the counters that an object was refused.
+pub(super) fn report(key: &ObjectKey, reason: &Rejected, metrics: &WatchMetrics) {
+    metrics.count_rejected(key.kind);
+    warn!(
+        kind = key.kind.name(),
+        namespace = &*key.name.namespace,
+        name = &*key.name.name,
+        %reason,
+        "rejected"
+    );
+}
+
+/// The object's name, which every other field of the model hangs on.
+fn require_name(key: ObjectKey) -> Result<ObjectName, Rejected> {
+    if key.name.name.is_empty() { Err(Rejected::NoName) } else { Ok(key.name) }
+}
+
+#[cfg(test)]
+mod tests;

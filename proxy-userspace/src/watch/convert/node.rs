@@ -1,0 +1,60 @@
+//! Nodes.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use k8s_openapi::{
+    api::core::v1::{Node as ApiNode, NodeSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{Convert, Kind, Rejected, address, require_name};
+use crate::model::{Change, Node};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+impl Convert for ApiNode {
+    const KIND: Kind = Kind::Node;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn convert(&self) -> Result<Change, Rejected> {
+        node(self).map(Change::Node)
+    }
+}
+
+fn node(object: &ApiNode) -> Result<Node, Rejected> {
+    let zone = object.metadata.labels.as_ref().and_then(|l| l.get(ZONE)).filter(|zone| !zone.is_empty());
+    Ok(Node {
+        name: require_name(object.key())?.name,
+        addresses: addresses(object)?,
+        zone: zone.map(|zone| zone.as_str().into()),
+        pod_cidrs: pod_cidrs(object.spec.as_ref())?,
+    })
+}
+
+/// Internal addresses before external ones, each in their order: the first of a family is the primary one.
+fn addresses(object: &ApiNode) -> Result<Box<[IpAddr]>, Rejected> {
+    let list = object.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    let of_type = |wanted: &'static str| {
+        let entries = list.iter().enumerate().filter(move |(_, entry)| entry.type_ == wanted);
+        entries.map(|(i, entry)| {
+            address::parse_reachable(|| format!("status.addresses[{i}].address"), &entry.address)
+        })
+    };
+    of_type("InternalIP").chain(of_type("ExternalIP")).collect()
+}
+
+/// `podCIDRs`, or `podCIDR` alone in objects older than dual stack.
+fn pod_cidrs(spec: Option<&NodeSpec>) -> Result<Box<[IpNet]>, Rejected> {
+    let list = spec.and_then(|s| s.pod_cidrs.as_deref()).filter(|list| !list.is_empty());
+    let single = spec.map(|s| s.pod_cidr.as_slice()).unwrap_or_default();
+    let (path, texts) = match list {
+        Some(list) => ("spec.podCIDRs", list),
+        None => ("spec.podCIDR", single),
+    };
+    let texts = texts.iter().enumerate().filter(|(_, text)| !text.is_empty());
+    texts.map(|(i, text)| address::parse_net(|| format!("{path}[{i}]"), text)).collect()
+}

@@ -1,0 +1,220 @@
+//! Services.
+
+use std::net::IpAddr;
+
+use k8s_openapi::{
+    api::core::v1::{
+        LoadBalancerIngress, Service as ApiService, ServicePort as ApiPort, ServiceSpec, ServiceStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{Convert, Kind, Rejected, address, require_name};
+use crate::model::{
+    Change, Family, Ingress, IpMode, Protocol, Service, ServicePort, ServiceType, TrafficPolicy,
+};
+
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+/// Kubernetes' default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
+const AFFINITY_SECS: i32 = 10_800;
+
+impl Convert for ApiService {
+    const KIND: Kind = Kind::Service;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn convert(&self) -> Result<Change, Rejected> {
+        service(self).map(Change::Service)
+    }
+}
+
+fn service(object: &ApiService) -> Result<Service, Rejected> {
+    let spec = object.spec.as_ref().ok_or(Rejected::NoSpec)?;
+    let kind = service_type(spec)?;
+    let headless = spec.cluster_ip.as_deref() == Some("None");
+    let labels = object.metadata.labels.as_ref();
+    Ok(Service {
+        name: require_name(object.key())?,
+        created: object.metadata.creation_timestamp.as_ref().map_or(0, |t| t.0.as_second()),
+        kind,
+        other_proxy: labels.is_some_and(|l| l.contains_key(PROXY_NAME)),
+        headless,
+        cluster_ips: cluster_ips(spec)?,
+        ip_families: ip_families(spec)?,
+        external_ips: external_ips(spec)?,
+        ingress: ingress(object.status.as_ref())?,
+        ports: ports(spec, headless || kind == ServiceType::ExternalName)?,
+        internal_policy: policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?,
+        external_policy: policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?,
+        affinity_secs: affinity(spec)?,
+        source_ranges: source_ranges(spec)?,
+        health_check_node_port: optional_port(
+            || "spec.healthCheckNodePort".into(),
+            spec.health_check_node_port,
+        )?,
+    })
+}
+
+fn service_type(spec: &ServiceSpec) -> Result<ServiceType, Rejected> {
+    match spec.type_.as_deref() {
+        None | Some("" | "ClusterIP") => Ok(ServiceType::ClusterIp),
+        Some("NodePort") => Ok(ServiceType::NodePort),
+        Some("LoadBalancer") => Ok(ServiceType::LoadBalancer),
+        Some("ExternalName") => Ok(ServiceType::ExternalName),
+        Some(other) => Err(unknown("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName")),
+    }
+}
+
+/// `clusterIPs`, or `clusterIP` alone in objects older than dual stack.
+fn cluster_ips(spec: &ServiceSpec) -> Result<Box<[IpAddr]>, Rejected> {
+    let list = spec.cluster_ips.as_deref().filter(|list| !list.is_empty());
+    let single = spec.cluster_ip.as_slice();
+    let (path, texts) = match list {
+        Some(list) => ("spec.clusterIPs", list),
+        None => ("spec.clusterIP", single),
+    };
+    let texts = texts.iter().enumerate().filter(|(_, text)| !matches!(text.as_str(), "" | "None"));
+    texts.map(|(i, text)| address::parse_reachable(|| format!("{path}[{i}]"), text)).collect()
+}
+
+fn ip_families(spec: &ServiceSpec) -> Result<Box<[Family]>, Rejected> {
+    let names = spec.ip_families.iter().flatten();
+    let family = |name: &String| match name.as_str() {
+        "IPv4" => Ok(Family::V4),
+        "IPv6" => Ok(Family::V6),
+        other => Err(unknown("spec.ipFamilies", other, "IPv4 and IPv6")),
+    };
+    names.map(family).collect()
+}
+
+fn external_ips(spec: &ServiceSpec) -> Result<Box<[IpAddr]>, Rejected> {
+    let texts = spec.external_ips.iter().flatten().enumerate();
+    texts.map(|(i, text)| address::parse_reachable(|| format!("spec.externalIPs[{i}]"), text)).collect()
+}
+
+fn ingress(status: Option<&ServiceStatus>) -> Result<Box<[Ingress]>, Rejected> {
+    let list = status.and_then(|s| s.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_deref());
+    list.unwrap_or_default().iter().enumerate().map(|(i, entry)| ingress_entry(i, entry)).collect()
+}
+
+fn ingress_entry(i: usize, entry: &LoadBalancerIngress) -> Result<Ingress, Rejected> {
+    let field = || format!("status.loadBalancer.ingress[{i}].ip");
+    let text = entry.ip.as_deref().filter(|text| !text.is_empty());
+    let ip = text.map(|text| address::parse_reachable(field, text)).transpose()?;
+    let mode = match entry.ip_mode.as_deref() {
+        None | Some("" | "VIP") => IpMode::Vip,
+        Some("Proxy") => IpMode::Proxy,
+        Some(other) => {
+            let field = format!("status.loadBalancer.ingress[{i}].ipMode");
+            return Err(unknown(field, other, "VIP and Proxy"));
+        }
+    };
+    Ok(Ingress { ip, mode })
+}
+
+fn ports(spec: &ServiceSpec, may_be_empty: bool) -> Result<Box<[ServicePort]>, Rejected> {
+    let list = spec.ports.as_deref().unwrap_or_default();
+    if list.is_empty() && !may_be_empty {
+        return Err(Rejected::NoPorts);
+    }
+    let mut ports = Vec::<ServicePort>::with_capacity(list.len());
+    for (i, entry) in list.iter().enumerate() {
+        let port = port(i, entry)?;
+        ports.iter().try_for_each(|earlier| tell_apart(i, earlier, &port))?;
+        ports.push(port);
+    }
+    Ok(ports.into())
+}
+
+fn port(i: usize, entry: &ApiPort) -> Result<ServicePort, Rejected> {
+    Ok(ServicePort {
+        name: entry.name.as_deref().unwrap_or_default().into(),
+        protocol: protocol(|| format!("spec.ports[{i}].protocol"), entry.protocol.as_deref())?,
+        port: require_port(|| format!("spec.ports[{i}].port"), entry.port)?,
+        node_port: optional_port(|| format!("spec.ports[{i}].nodePort"), entry.node_port)?,
+    })
+}
+
+/// Slices are matched by name, packets by number, each together with the protocol: both must be unique.
+fn tell_apart(i: usize, earlier: &ServicePort, port: &ServicePort) -> Result<(), Rejected> {
+    if earlier.protocol != port.protocol {
+        return Ok(());
+    }
+    let duplicate = |field: &str, value: String| {
+        Err(Rejected::Duplicate {
+            field: format!("spec.ports[{i}].{field}"),
+            value: format!("{value}/{}", port.protocol),
+        })
+    };
+    if earlier.name == port.name {
+        return duplicate("name", format!("{:?}", port.name));
+    }
+    if earlier.port == port.port {
+        return duplicate("port", port.port.to_string());
+    }
+    match port.node_port {
+        Some(number) if earlier.node_port == port.node_port => duplicate("nodePort", number.to_string()),
+        _ => Ok(()),
+    }
+}
+
+fn policy(field: &str, text: Option<&str>) -> Result<TrafficPolicy, Rejected> {
+    match text {
+        None | Some("" | "Cluster") => Ok(TrafficPolicy::Cluster),
+        Some("Local") => Ok(TrafficPolicy::Local),
+        Some(other) => Err(unknown(field, other, "Cluster and Local")),
+    }
+}
+
+fn affinity(spec: &ServiceSpec) -> Result<Option<u32>, Rejected> {
+    match spec.session_affinity.as_deref() {
+        None | Some("" | "None") => return Ok(None),
+        Some("ClientIP") => (),
+        Some(other) => return Err(unknown("spec.sessionAffinity", other, "None and ClientIP")),
+    }
+    let client_ip = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
+    let secs = client_ip.and_then(|c| c.timeout_seconds).unwrap_or(AFFINITY_SECS);
+    let (min, max) = (1, 86_400);
+    match u32::try_from(secs) {
+        Ok(positive) if (min..=max).contains(&secs) => Ok(Some(positive)),
+        _ => {
+            let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds".into();
+            Err(Rejected::OutOfRange { field, value: secs, min, max })
+        }
+    }
+}
+
+fn source_ranges(spec: &ServiceSpec) -> Result<Box<[ipnet::IpNet]>, Rejected> {
+    let texts = spec.load_balancer_source_ranges.iter().flatten().enumerate();
+    texts
+        .map(|(i, text)| address::parse_net(|| format!("spec.loadBalancerSourceRanges[{i}]"), text))
+        .collect()
+}
+
+/// A protocol, TCP when it is not said.
+pub(super) fn protocol(field: impl Fn() -> String, text: Option<&str>) -> Result<Protocol, Rejected> {
+    match text {
+        None | Some("") => Ok(Protocol::Tcp),
+        Some(name) => Protocol::from_name(name).ok_or_else(|| unknown(field(), name, "TCP, UDP and SCTP")),
+    }
+}
+
+/// A port number of 1 to 65535.
+pub(super) fn require_port(field: impl Fn() -> String, value: i32) -> Result<u16, Rejected> {
+    match u16::try_from(value) {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(Rejected::NotAPort { field: field(), value }),
+    }
+}
+
+/// A port number that 0 leaves unset.
+fn optional_port(field: impl Fn() -> String, value: Option<i32>) -> Result<Option<u16>, Rejected> {
+    value.filter(|port| *port != 0).map(|port| require_port(field, port)).transpose()
+}
+
+pub(super) fn unknown(field: impl Into<String>, value: &str, known: &'static str) -> Rejected {
+    Rejected::UnknownValue { field: field.into(), value: value.to_owned(), known }
+}

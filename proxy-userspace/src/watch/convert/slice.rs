@@ -1,0 +1,106 @@
+//! EndpointSlices.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::discovery::v1::{
+        Endpoint as ApiEndpoint, EndpointHints, EndpointPort as ApiPort, EndpointSlice as ApiSlice,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{
+    Convert, Kind, Rejected, address, require_name,
+    service::{protocol, require_port, unknown},
+};
+use crate::model::{AddressType, Change, Conditions, Endpoint, EndpointSlice, Family, Hints, SlicePort};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// Labels with which slices are not for this proxy, whatever the value.
+const HIDING: [&str; 2] = ["service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name"];
+
+impl Convert for ApiSlice {
+    const KIND: Kind = Kind::EndpointSlice;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn convert(&self) -> Result<Change, Rejected> {
+        slice(self).map(Change::Slice)
+    }
+}
+
+fn slice(object: &ApiSlice) -> Result<EndpointSlice, Rejected> {
+    let label = |name: &str| object.metadata.labels.as_ref().and_then(|l| l.get(name));
+    let service = label(SERVICE_NAME).filter(|name| !name.is_empty()).ok_or(Rejected::NoServiceLabel)?;
+    let address_type = address_type(object)?;
+    Ok(EndpointSlice {
+        name: require_name(object.key())?,
+        service: service.as_str().into(),
+        address_type,
+        hidden: HIDING.iter().any(|name| label(name).is_some()),
+        ports: object
+            .ports
+            .iter()
+            .flatten()
+            .enumerate()
+            .map(|(i, p)| port(i, p))
+            .collect::<Result<_, _>>()?,
+        endpoints: endpoints(object, address_type)?,
+    })
+}
+
+fn address_type(object: &ApiSlice) -> Result<AddressType, Rejected> {
+    match object.address_type.as_str() {
+        "IPv4" => Ok(AddressType::Ip(Family::V4)),
+        "IPv6" => Ok(AddressType::Ip(Family::V6)),
+        "FQDN" => Ok(AddressType::Fqdn),
+        other => Err(unknown("addressType", other, "IPv4, IPv6 and FQDN")),
+    }
+}
+
+/// A port without a number stands for all ports, of which a proxy can make nothing.
+fn port(i: usize, entry: &ApiPort) -> Result<SlicePort, Rejected> {
+    Ok(SlicePort {
+        name: entry.name.as_deref().unwrap_or_default().into(),
+        protocol: protocol(|| format!("ports[{i}].protocol"), entry.protocol.as_deref())?,
+        port: entry.port.map(|port| require_port(|| format!("ports[{i}].port"), port)).transpose()?,
+    })
+}
+
+/// The endpoints; host names cannot be used, and their slices have none.
+fn endpoints(object: &ApiSlice, address_type: AddressType) -> Result<Box<[Endpoint]>, Rejected> {
+    let AddressType::Ip(family) = address_type else { return Ok(Box::default()) };
+    let list = object.endpoints.as_deref().unwrap_or_default();
+    list.iter().enumerate().map(|(i, entry)| endpoint(i, entry, family)).collect()
+}
+
+fn endpoint(i: usize, entry: &ApiEndpoint, family: Family) -> Result<Endpoint, Rejected> {
+    let Some(text) = entry.addresses.first() else {
+        return Err(Rejected::NoAddress { field: format!("endpoints[{i}].addresses") });
+    };
+    let field = || format!("endpoints[{i}].addresses[0]");
+    let addr = address::parse_endpoint(field, text)?;
+    if Family::of(addr) != family {
+        return Err(Rejected::WrongFamily { field: field(), value: addr, family });
+    }
+    let conditions = entry.conditions.as_ref();
+    Ok(Endpoint {
+        addr,
+        conditions: Conditions::new(
+            conditions.and_then(|c| c.ready),
+            conditions.and_then(|c| c.serving),
+            conditions.and_then(|c| c.terminating),
+        ),
+        node: entry.node_name.as_deref().map(Arc::from),
+        hints: entry.hints.as_ref().and_then(hints).map(Box::new),
+    })
+}
+
+fn hints(entry: &EndpointHints) -> Option<Hints> {
+    let zones: Box<[Arc<str>]> = entry.for_zones.iter().flatten().map(|z| z.name.as_str().into()).collect();
+    let nodes: Box<[Arc<str>]> = entry.for_nodes.iter().flatten().map(|n| n.name.as_str().into()).collect();
+    (!zones.is_empty() || !nodes.is_empty()).then_some(Hints { zones, nodes })
+}

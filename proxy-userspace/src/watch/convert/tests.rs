@@ -1,0 +1,232 @@
+//! Tables of manifests and what becomes of them.
+
+use super::{super::manifests, *};
+use crate::model::{
+    AddressType, EndpointSlice, Family, IpMode, Node, Protocol, Service, ServiceType, TrafficPolicy,
+};
+
+/// The one object of a manifest.
+fn convert(yaml: &str) -> Result<Change, Rejected> {
+    let mut found = manifests::parse(yaml, manifests::Format::Yaml).unwrap();
+    assert_eq!(found.len(), 1, "{yaml}");
+    found.remove(0).change
+}
+
+/// A service whose `spec` is a ClusterIP with port 80, overlaid by `fields`.
+fn service_yaml(fields: &str) -> String {
+    let mut lines = vec!["clusterIP: 10.96.0.1", "ports: [{port: 80}]"];
+    let key = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
+    lines.retain(|line| !fields.lines().any(|field| key(field) == key(line)));
+    let spec = lines.into_iter().chain(fields.lines()).map(|l| format!("  {l}\n")).collect::<String>();
+    format!("apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: ns}}\nspec:\n{spec}")
+}
+
+fn service(fields: &str) -> Service {
+    match convert(&service_yaml(fields)) {
+        Ok(Change::Service(service)) => service,
+        other => panic!("{fields}: {other:?}"),
+    }
+}
+
+fn slice_yaml(fields: &str) -> String {
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: web-1\n  namespace: ns\n  \
+         labels: {{kubernetes.io/service-name: web}}\n{fields}\n"
+    )
+}
+
+fn slice(fields: &str) -> EndpointSlice {
+    match convert(&slice_yaml(fields)) {
+        Ok(Change::Slice(slice)) => slice,
+        other => panic!("{fields}: {other:?}"),
+    }
+}
+
+#[test]
+fn a_plain_service() {
+    let service = service("");
+    assert_eq!(service.name, ObjectName::new("ns", "web"));
+    assert_eq!((service.kind, service.headless, service.other_proxy), (ServiceType::ClusterIp, false, false));
+    assert_eq!(service.cluster_ips[..], ["10.96.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    let port = &service.ports[0];
+    assert_eq!((&*port.name, port.protocol, port.port, port.node_port), ("", Protocol::Tcp, 80, None));
+    assert_eq!(service.affinity_secs, None);
+}
+
+#[test]
+fn everything_a_service_can_say() {
+    let text = service_yaml(
+        "type: LoadBalancer
+clusterIPs: [172.30.0.041, 'fd00:96::1']
+ipFamilies: [IPv4, IPv6]
+externalIPs: [192.168.099.022]
+loadBalancerSourceRanges: [203.0.113.000/025, ' 10.0.0.0/8']
+internalTrafficPolicy: Local
+externalTrafficPolicy: Local
+healthCheckNodePort: 32000
+sessionAffinity: ClientIP
+ports: [{name: a, protocol: UDP, port: 53, nodePort: 30053}, {name: a, port: 53, nodePort: 30053}]",
+    ) + "status: {loadBalancer: {ingress: [{ip: 198.51.100.010, ipMode: Proxy}, {hostname: lb.example.org}]}}\n";
+    let Ok(Change::Service(service)) = convert(&text) else { panic!("{:?}", convert(&text)) };
+    let text = |ips: &[std::net::IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    assert_eq!(text(&service.cluster_ips), "172.30.0.41 fd00:96::1");
+    assert_eq!(text(&service.external_ips), "192.168.99.22");
+    assert_eq!(service.ip_families[..], [Family::V4, Family::V6]);
+    assert_eq!(service.source_ranges[..], ["203.0.113.0/25", "10.0.0.0/8"].map(|n| n.parse().unwrap()));
+    assert_eq!(
+        (service.internal_policy, service.external_policy),
+        (TrafficPolicy::Local, TrafficPolicy::Local)
+    );
+    assert_eq!((service.affinity_secs, service.health_check_node_port), (Some(10_800), Some(32_000)));
+    assert_eq!(service.ingress[0].ip, Some("198.51.100.10".parse().unwrap()));
+    assert_eq!((service.ingress[0].mode, service.ingress[1].ip), (IpMode::Proxy, None));
+    assert_eq!(service.ports.len(), 2, "one number and name under two protocols");
+}
+
+#[test]
+fn services_that_are_not_served_still_convert() {
+    let headless = service("clusterIP: None\nports: []");
+    assert!(headless.headless && headless.cluster_ips.is_empty());
+    assert_eq!(service("type: ExternalName\nports: []").kind, ServiceType::ExternalName);
+    let labelled = service_yaml("")
+        .replace("namespace: ns", "namespace: ns, labels: {service.kubernetes.io/service-proxy-name: ''}");
+    let Ok(Change::Service(labelled)) = convert(&labelled) else { panic!() };
+    assert!(labelled.other_proxy, "any value of the label counts");
+}
+
+#[test]
+fn bad_services_are_refused_with_the_field() {
+    for (fields, expected) in [
+        ("ports: []", "spec.ports is empty"),
+        ("ports: [{port: 0}]", "spec.ports[0].port: 0 is not a port number"),
+        ("ports: [{port: 65536}]", "spec.ports[0].port: 65536 is not a port number"),
+        ("ports: [{port: 80, nodePort: -1}]", "spec.ports[0].nodePort: -1 is not a port number"),
+        (
+            "ports: [{port: 80, protocol: ICMP}]",
+            "spec.ports[0].protocol: \"ICMP\" is none of TCP, UDP and SCTP",
+        ),
+        ("ports: [{port: 80}, {port: 81}]", "spec.ports[1].name: \"\"/TCP is used twice"),
+        ("ports: [{name: a, port: 80}, {name: b, port: 80}]", "spec.ports[1].port: 80/TCP is used twice"),
+        (
+            "ports: [{name: a, port: 80, nodePort: 30000}, {name: b, port: 81, nodePort: 30000}]",
+            "spec.ports[1].nodePort: 30000/TCP is used twice",
+        ),
+        ("ports: [{port: many}]", "spec.ports[0].port: invalid type: string \"many\", expected i32"),
+        ("clusterIP: 10.96.0", "spec.clusterIP[0]: \"10.96.0\" is not an IP address"),
+        ("clusterIPs: [10.96.0.1, x]", "spec.clusterIPs[1]: \"x\" is not an IP address"),
+        (
+            "externalIPs: [0.0.0.0]",
+            "spec.externalIPs[0]: 0.0.0.0 is unspecified, loopback, link-local or multicast",
+        ),
+        (
+            "loadBalancerSourceRanges: [10.0.0.1]",
+            "spec.loadBalancerSourceRanges[0]: \"10.0.0.1\" is not a CIDR",
+        ),
+        ("type: Magic", "spec.type: \"Magic\" is none of ClusterIP, NodePort, LoadBalancer and ExternalName"),
+        ("externalTrafficPolicy: Far", "spec.externalTrafficPolicy: \"Far\" is none of Cluster and Local"),
+        (
+            "sessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}",
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: 0 is not in 1..=86400",
+        ),
+    ] {
+        assert_eq!(convert(&service_yaml(fields)).unwrap_err().to_string(), expected, "{fields}");
+    }
+    let nameless = service_yaml("").replace("name: web, ", "");
+    assert_eq!(convert(&nameless), Err(Rejected::NoName));
+    assert_eq!(convert("{apiVersion: v1, kind: Service, metadata: {name: a}}"), Err(Rejected::NoSpec));
+}
+
+#[test]
+fn a_slice() {
+    let slice = slice(
+        "addressType: IPv4
+ports: [{name: http, port: 8080}, {name: any}]
+endpoints:
+- {addresses: [10.0.0.001, 10.0.0.9], nodeName: n1}
+- {addresses: [10.0.0.2], conditions: {ready: false, serving: true, terminating: true}}
+- {addresses: [10.0.0.3], hints: {forZones: [{name: za}], forNodes: [{name: n1}]}}
+- {addresses: [10.0.0.3], hints: {forZones: []}}",
+    );
+    assert_eq!(
+        (&*slice.service, slice.address_type, slice.hidden),
+        ("web", AddressType::Ip(Family::V4), false)
+    );
+    assert_eq!((slice.ports[0].port, slice.ports[1].port), (Some(8080), None));
+    let [first, second, third, fourth] = &slice.endpoints[..] else {
+        panic!("duplicates stay for the model")
+    };
+    assert_eq!((first.addr.to_string().as_str(), first.node.as_deref()), ("10.0.0.1", Some("n1")));
+    assert!(first.conditions.ready && first.conditions.serving && !first.conditions.terminating);
+    assert!(!second.conditions.ready && second.conditions.serving && second.conditions.terminating);
+    let hints = third.hints.as_ref().unwrap();
+    assert_eq!((&*hints.zones[0], &*hints.nodes[0]), ("za", "n1"));
+    assert!(fourth.hints.is_none());
+}
+
+#[test]
+fn slices_a_proxy_cannot_use_convert() {
+    let names = slice("addressType: FQDN\nendpoints: [{addresses: [backend.example.org]}]");
+    assert_eq!((names.address_type, names.endpoints.len()), (AddressType::Fqdn, 0));
+    assert_eq!(slice("addressType: IPv6\nendpoints: null").endpoints.len(), 0);
+    for label in ["service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name"] {
+        let text = slice_yaml("addressType: IPv4").replace("labels: {", &format!("labels: {{{label}: '', "));
+        let Ok(Change::Slice(slice)) = convert(&text) else { panic!("{text}") };
+        assert!(slice.hidden, "{label}");
+    }
+}
+
+#[test]
+fn bad_slices_are_refused_with_the_field() {
+    for (fields, expected) in [
+        ("addressType: IPX", "addressType: \"IPX\" is none of IPv4, IPv6 and FQDN"),
+        ("addressType: IPv4\nports: [{port: 0}]", "ports[0].port: 0 is not a port number"),
+        ("addressType: IPv4\nendpoints: [{addresses: []}]", "endpoints[0].addresses is empty"),
+        (
+            "addressType: IPv4\nendpoints: [{addresses: [nowhere]}]",
+            "endpoints[0].addresses[0]: \"nowhere\" is not an IP address",
+        ),
+        (
+            "addressType: IPv6\nendpoints: [{addresses: [10.0.0.1]}]",
+            "endpoints[0].addresses[0]: 10.0.0.1 is not an address of family IPv6",
+        ),
+        (
+            "addressType: IPv4\nendpoints: [{addresses: [169.254.169.254]}]",
+            "endpoints[0].addresses[0]: 169.254.169.254 is unspecified, loopback, link-local or multicast",
+        ),
+    ] {
+        assert_eq!(convert(&slice_yaml(fields)).unwrap_err().to_string(), expected, "{fields}");
+    }
+    let orphan = slice_yaml("addressType: IPv4").replace("kubernetes.io/service-name", "app");
+    assert_eq!(convert(&orphan), Err(Rejected::NoServiceLabel));
+}
+
+#[test]
+fn nodes_and_ranges() {
+    let node = convert(
+        "apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {topology.kubernetes.io/zone: za}}
+spec: {podCIDR: 10.1.0.0/24}
+status:
+  addresses:
+  - {type: ExternalIP, address: 203.0.113.1}
+  - {type: Hostname, address: n1.example.org}
+  - {type: InternalIP, address: 192.168.0.2}
+  - {type: InternalIP, address: 'fd00::2'}",
+    );
+    let expected = Node {
+        name: "n1".into(),
+        addresses: ["192.168.0.2", "fd00::2", "203.0.113.1"].map(|a| a.parse().unwrap()).into(),
+        zone: Some("za".into()),
+        pod_cidrs: ["10.1.0.0/24".parse().unwrap()].into(),
+    };
+    assert_eq!(node, Ok(Change::Node(expected)));
+    let ranges = "apiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\n";
+    let Ok(Change::ServiceCidr(cidr)) =
+        convert(&format!("{ranges}spec: {{cidrs: [10.96.0.0/12, 'fd00::/112']}}"))
+    else {
+        panic!()
+    };
+    assert_eq!((&*cidr.name, cidr.ranges.len()), ("kubernetes", 2));
+    assert!(convert(&format!("{ranges}spec: {{cidrs: [10.96.0.0]}}")).is_err());
+}

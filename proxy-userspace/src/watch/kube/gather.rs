@@ -1,0 +1,230 @@
+//! Makes batches of the signals of all kinds: none before every initial list is
+//! complete, and what a list no longer contains is gone.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use kube::runtime::watcher::Event;
+use tokio::sync::mpsc;
+
+use super::super::{
+    Batch, WatchMetrics,
+    convert::{self, Convert, Kind, ObjectKey, Rejected},
+};
+use crate::model::{Change, ObjectName};
+
+/// An event of a watch, converted.
+pub(super) enum Signal {
+    /// A list begins.
+    ListBegins(Kind),
+    /// An object exists; it may be refused.
+    Object(ObjectKey, Result<Change, Rejected>),
+    /// An object is gone.
+    Gone(ObjectKey),
+    /// The list is complete.
+    ListEnds(Kind),
+    /// The server does not show this kind.
+    Absent(Kind),
+}
+
+impl Signal {
+    /// Converts an event.
+    pub(super) fn of<K: Convert>(event: Event<K>) -> Self {
+        match event {
+            Event::Init => Signal::ListBegins(K::KIND),
+            Event::InitApply(object) | Event::Apply(object) => Signal::Object(object.key(), object.convert()),
+            Event::Delete(object) => Signal::Gone(object.key()),
+            Event::InitDone => Signal::ListEnds(K::KIND),
+        }
+    }
+}
+
+/// Signals taken at one time, and with them the size of a batch.
+const SIGNALS_AT_ONCE: usize = 8_192;
+
+/// Makes batches until either side is gone.
+pub(super) async fn run(
+    mut signals: mpsc::Receiver<Signal>,
+    batches: mpsc::Sender<Batch>,
+    metrics: Arc<WatchMetrics>,
+) {
+    let mut gather = Gather::new(metrics);
+    let mut taken = Vec::new();
+    while signals.recv_many(&mut taken, SIGNALS_AT_ONCE).await > 0 {
+        taken.drain(..).for_each(|signal| gather.take(signal));
+        if let Some(batch) = gather.batch()
+            && batches.send(batch).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+struct Gather {
+    kinds: HashMap<Kind, Known>,
+    changes: Vec<Change>,
+    revision: u64,
+    metrics: Arc<WatchMetrics>,
+}
+
+/// What is known of the objects of one kind.
+#[derive(Default)]
+struct Known {
+    /// A list was complete once, or there is none to have.
+    listed: bool,
+    /// Objects that were reported.
+    names: HashSet<ObjectName>,
+    /// Objects in the list that is being read.
+    in_list: Option<HashSet<ObjectName>>,
+}
+
+impl Gather {
+    fn new(metrics: Arc<WatchMetrics>) -> Self {
+        let kinds = Kind::ALL.into_iter().map(|kind| (kind, Known::default())).collect();
+        Self { kinds, changes: Vec::new(), revision: 0, metrics }
+    }
+
+    fn known(&mut self, kind: Kind) -> &mut Known {
+        self.kinds.entry(kind).or_default()
+    }
+
+    fn take(&mut self, signal: Signal) {
+        match signal {
+            // A list that breaks off begins anew; what it had so far does not count.
+            Signal::ListBegins(kind) => self.known(kind).in_list = Some(HashSet::new()),
+            Signal::Object(key, change) => self.object(key, change),
+            Signal::Gone(key) => {
+                if self.known(key.kind).names.remove(&key.name) {
+                    self.changes.push(key.gone());
+                }
+            }
+            Signal::ListEnds(kind) => self.list_ends(kind),
+            Signal::Absent(kind) => self.known(kind).listed = true,
+        }
+    }
+
+    fn object(&mut self, key: ObjectKey, change: Result<Change, Rejected>) {
+        let known = self.known(key.kind);
+        if let Some(in_list) = &mut known.in_list {
+            in_list.insert(key.name.clone());
+        }
+        match change {
+            Ok(change) => {
+                known.names.insert(key.name);
+                self.changes.push(change);
+            }
+            Err(reason) => convert::report(&key, &reason, &self.metrics),
+        }
+    }
+
+    fn list_ends(&mut self, kind: Kind) {
+        let known = self.known(kind);
+        known.listed = true;
+        let Some(in_list) = known.in_list.take() else { return };
+        let (kept, vanished) = known.names.drain().partition::<HashSet<_>, _>(|name| in_list.contains(name));
+        known.names = kept;
+        self.changes.extend(vanished.into_iter().map(|name| ObjectKey { kind, name }.gone()));
+    }
+
+    /// The changes so far, once every kind was listed. The first batch comes even if
+    /// nothing exists: it says that nothing does.
+    fn batch(&mut self) -> Option<Batch> {
+        let initial = self.revision == 0;
+        if (initial && !self.kinds.values().all(|known| known.listed))
+            || (!initial && self.changes.is_empty())
+        {
+            return None;
+        }
+        self.revision += 1;
+        Some(Batch { changes: std::mem::take(&mut self.changes), initial, revision: self.revision })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Node;
+
+    fn slice_key(name: &str) -> ObjectKey {
+        ObjectKey { kind: Kind::EndpointSlice, name: ObjectName::new("ns", name) }
+    }
+
+    /// A node stands for any object: it is the smallest.
+    fn node(name: &str) -> Signal {
+        let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
+        Signal::Object(key, Ok(Change::Node(Node { name: name.into(), ..Node::default() })))
+    }
+
+    fn refused(name: &str) -> Signal {
+        let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
+        Signal::Object(key, Err(Rejected::NoSpec))
+    }
+
+    fn listed() -> Gather {
+        let mut gather = Gather::new(Arc::default());
+        for kind in Kind::ALL {
+            gather.take(Signal::ListBegins(kind));
+            if kind == Kind::Node {
+                gather.take(node("a"));
+                gather.take(node("b"));
+            }
+            gather.take(Signal::ListEnds(kind));
+        }
+        assert_eq!(gather.batch().unwrap().changes.len(), 2);
+        gather
+    }
+
+    #[test]
+    fn nothing_is_released_before_all_lists_are_complete() {
+        let mut gather = Gather::new(Arc::default());
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            gather.take(Signal::ListBegins(kind));
+            gather.take(Signal::ListEnds(kind));
+        }
+        gather.take(Signal::ListBegins(Kind::Node));
+        gather.take(node("a"));
+        gather.take(Signal::Absent(Kind::ServiceCidr));
+        assert!(gather.batch().is_none());
+        gather.take(Signal::ListEnds(Kind::Node));
+        let batch = gather.batch().unwrap();
+        assert_eq!((batch.initial, batch.revision, batch.changes.len()), (true, 1, 1));
+        assert!(gather.batch().is_none());
+    }
+
+    #[test]
+    fn an_empty_cluster_is_an_answer() {
+        let mut gather = Gather::new(Arc::default());
+        Kind::ALL.into_iter().for_each(|kind| gather.take(Signal::ListEnds(kind)));
+        let batch = gather.batch().unwrap();
+        assert_eq!((batch.initial, batch.changes.len()), (true, 0));
+    }
+
+    #[test]
+    fn what_a_new_list_lacks_is_gone_and_what_it_refuses_stays() {
+        let mut gather = listed();
+        gather.take(Signal::ListBegins(Kind::Node));
+        gather.take(node("x"));
+        assert_eq!(
+            gather.batch().unwrap().changes.len(),
+            1,
+            "new objects need not wait for the end of a list"
+        );
+        gather.take(Signal::ListBegins(Kind::Node));
+        gather.take(refused("a"));
+        gather.take(Signal::ListEnds(Kind::Node));
+        let batch = gather.batch().unwrap();
+        let mut gone: Vec<_> = batch.changes.iter().map(|c| format!("{c:?}")).collect();
+        gone.sort();
+        assert_eq!(gone, [r#"NodeGone("b")"#, r#"NodeGone("x")"#]);
+        assert_eq!((batch.initial, gather.metrics.rejected(Kind::Node)), (false, 1));
+    }
+
+    #[test]
+    fn only_what_was_reported_can_go() {
+        let mut gather = listed();
+        gather.take(Signal::Gone(slice_key("never-seen")));
+        assert!(gather.batch().is_none());
+    }
+}

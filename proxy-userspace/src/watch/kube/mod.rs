@@ -1,0 +1,82 @@
+//! A Kubernetes API server as a source. It may be absent at the start, vanish and come
+//! back: what was reported stays as it is until the server says otherwise.
+
+mod follow;
+mod gather;
+
+use std::{path::PathBuf, sync::Arc};
+
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
+};
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+    runtime::watcher,
+};
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use self::follow::{Follow, follow};
+use super::{BATCHES_AHEAD, Batches, WatchMetrics};
+
+/// kube-proxy's selectors. Slices of headless services are left out by the label that the
+/// endpoint controllers copy to them; on services it says nothing.
+const SERVICES: &str = "!service.kubernetes.io/service-proxy-name";
+const SLICES: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+
+/// Events that may wait to be gathered; beyond, the watches wait.
+const SIGNALS_AHEAD: usize = 4_096;
+
+/// Why there is no connection to an API server. That it does not answer is none of these.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The kubeconfig is missing or says nothing usable.
+    #[error("kubeconfig {path}: {source}", path = path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: kube::config::KubeconfigError,
+    },
+    /// There is no service account.
+    #[error("no --kubeconfig or --manifests was given, and this is not a pod with a service account: {0}")]
+    InCluster(#[from] kube::config::InClusterError),
+    /// Certificates or addresses that cannot be used.
+    #[error("cannot set up the connection to the API server: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// Prepares the connection: by `kubeconfig`, else by the service account of the pod.
+pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Client, ConnectError> {
+    let config = match kubeconfig {
+        None => Config::incluster()?,
+        Some(path) => {
+            let read = Kubeconfig::read_from(&path);
+            let config = match read {
+                Ok(file) => Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await,
+                Err(error) => Err(error),
+            };
+            config.map_err(|source| ConnectError::Kubeconfig { path, source })?
+        }
+    };
+    Ok(Client::try_from(config)?)
+}
+
+/// Starts following services, slices, the node `node_name` and service ranges.
+pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>) -> Batches {
+    let (signals, gathered) = mpsc::channel(SIGNALS_AHEAD);
+    let (tx, rx) = mpsc::channel(BATCHES_AHEAD);
+    let config = watcher::Config::default;
+    let to =
+        |config, optional| Follow { config, optional, signals: signals.clone(), metrics: metrics.clone() };
+    tokio::spawn(follow::<Service>(Api::all(client.clone()), to(config().labels(SERVICES), false)));
+    tokio::spawn(follow::<EndpointSlice>(Api::all(client.clone()), to(config().labels(SLICES), false)));
+    let this_node = config().fields(&format!("metadata.name={node_name}"));
+    tokio::spawn(follow::<Node>(Api::all(client.clone()), to(this_node, false)));
+    tokio::spawn(follow::<ServiceCIDR>(Api::all(client.clone()), to(config(), true)));
+    tokio::spawn(gather::run(gathered, tx, metrics));
+    rx
+}
