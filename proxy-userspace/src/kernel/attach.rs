@@ -88,7 +88,7 @@ impl Direction {
 /// # Errors
 /// When the kernel refuses; one direction may then be attached without the other, and
 /// the next attempt finds it.
-pub fn attach(ebpf: &mut Ebpf, pins: &Pins, mode: TcMode, target: &Target) -> Result<(), KernelError> {
+pub(super) fn attach(ebpf: &mut Ebpf, pins: &Pins, mode: TcMode, target: &Target) -> Result<(), KernelError> {
     for direction in DIRECTIONS {
         let name = direction.program(target.ethernet);
         let program = object::program::<SchedClassifier>(ebpf, name)?;
@@ -175,7 +175,7 @@ fn is_errno(error: &(dyn std::error::Error + 'static), errno: nix::errno::Errno)
 }
 
 /// Removes our programs from the device called `name`; returns what was there.
-pub fn detach(pins: &Pins, ifindex: u32, name: &str) -> Vec<String> {
+pub(super) fn detach(pins: &Pins, ifindex: u32, name: &str) -> Vec<String> {
     let mut removed = Vec::new();
     for direction in DIRECTIONS {
         if fs::remove_file(pins.link(&direction.pin(ifindex))).is_ok() {
@@ -192,6 +192,6 @@ pub fn detach(pins: &Pins, ifindex: u32, name: &str) -> Vec<String> {
 }
 
 /// The interface a pinned link belongs to, if it is one of ours.
-pub fn ifindex_of_pin(pin: &str) -> Option<u32> {
+pub(super) fn ifindex_of_pin(pin: &str) -> Option<u32> {
     pin.strip_prefix("tcx-")?.rsplit_once('-')?.1.parse().ok()
 }

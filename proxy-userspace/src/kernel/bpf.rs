@@ -10,6 +10,8 @@ use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info};
 
 /// Rows per call; more brings no speed (measured: 256 equals 65536 within noise).
 const BATCH: usize = 256;
+/// Position of `ingress_ifindex` among the 32-bit fields of `struct __sk_buff` (linux/bpf.h).
+const SK_BUFF_INGRESS_IFINDEX: usize = 9;
 
 fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i64> {
     // SAFETY: attr is a whole bpf_attr; the callers below see to it that every pointer in
@@ -28,7 +30,7 @@ fn zeroed_attr() -> bpf_attr {
 ///
 /// # Errors
 /// The number of rows written before the failure, and the failure.
-pub fn update_batch<K: Pod, V: Pod>(
+pub(super) fn update_batch<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     keys: &[K],
     values: &[V],
@@ -50,7 +52,7 @@ pub fn update_batch<K: Pod, V: Pod>(
 ///
 /// # Errors
 /// The number of rows deleted before the failure, and the failure.
-pub fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> Result<(), (usize, io::Error)> {
+pub(super) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> Result<(), (usize, io::Error)> {
     for (i, keys) in keys.chunks(BATCH).enumerate() {
         let mut attr = zeroed_attr();
         attr.batch.map_fd = map.as_raw_fd() as u32;
@@ -71,7 +73,7 @@ fn written(attr: &bpf_attr) -> usize {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn lookup_all<K: Pod, V: Pod>(map: BorrowedFd<'_>, mut row: impl FnMut(K, V)) -> io::Result<()> {
+pub(super) fn lookup_all<K: Pod, V: Pod>(map: BorrowedFd<'_>, mut row: impl FnMut(K, V)) -> io::Result<()> {
     let mut room = BATCH;
     let mut token: Option<u64> = None;
     loop {
@@ -110,11 +112,54 @@ pub fn lookup_all<K: Pod, V: Pod>(map: BorrowedFd<'_>, mut row: impl FnMut(K, V)
     }
 }
 
+/// What a program made of a packet under `BPF_PROG_TEST_RUN`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The program's return value.
+    pub action: i32,
+    /// The packet afterwards.
+    pub packet: Vec<u8>,
+    /// Mean time of one run in nanoseconds.
+    pub nanoseconds: u32,
+}
+
+/// Runs a tc program `repeat` times on `packet`, as if it passed the loopback device of
+/// this network namespace, having come in by `ingress_ifindex` (0: made by this host).
+/// Nothing is sent; maps change as they would.
+///
+/// # Errors
+/// When the kernel refuses the packet, for one because it is shorter than an Ethernet header.
+pub(super) fn test_run(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    ingress_ifindex: u32,
+    repeat: u32,
+) -> io::Result<Run> {
+    let mut out = vec![0u8; packet.len() + 256];
+    // The start of `struct __sk_buff`; what lies beyond it counts as zero.
+    let mut context = [0u32; 11];
+    context[SK_BUFF_INGRESS_IFINDEX] = ingress_ifindex;
+    let mut attr = zeroed_attr();
+    attr.test.prog_fd = program.as_raw_fd() as u32;
+    attr.test.data_in = packet.as_ptr() as u64;
+    attr.test.data_size_in = packet.len() as u32;
+    attr.test.data_out = out.as_mut_ptr() as u64;
+    attr.test.data_size_out = out.len() as u32;
+    attr.test.ctx_in = (&raw const context) as u64;
+    attr.test.ctx_size_in = size_of_val(&context) as u32;
+    attr.test.repeat = repeat;
+    bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr)?;
+    // SAFETY: the test member was the one used; the kernel filled in the results.
+    let (retval, len, duration) = unsafe { (attr.test.retval, attr.test.data_size_out, attr.test.duration) };
+    out.truncate(len as usize);
+    Ok(Run { action: retval as i32, packet: out, nanoseconds: duration })
+}
+
 /// Puts `program` in the place of the one `link` attaches.
 ///
 /// # Errors
 /// When the kernel refuses, for one because the cgroup is gone.
-pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let mut attr = zeroed_attr();
     attr.link_update.link_fd = link.as_raw_fd() as u32;
     attr.link_update.__bindgen_anon_1.new_prog_fd = program.as_raw_fd() as u32;
@@ -125,7 +170,7 @@ pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<
 ///
 /// # Errors
 /// When there is none.
-pub fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
+pub(super) fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
     let mut attr = zeroed_attr();
     attr.__bindgen_anon_6.__bindgen_anon_1.link_id = id;
     let fd = bpf(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr)?;
@@ -137,7 +182,7 @@ pub fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
+pub(super) fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: plain integers.
     let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
     let mut attr = zeroed_attr();
@@ -153,7 +198,7 @@ pub fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn cgroup_id(dir: BorrowedFd<'_>) -> io::Result<u64> {
+pub(super) fn cgroup_id(dir: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(dir)?.st_ino)
 }
 
@@ -161,7 +206,7 @@ pub fn cgroup_id(dir: BorrowedFd<'_>) -> io::Result<u64> {
 ///
 /// # Errors
 /// When no socket can be made, or the kernel is older than 5.14.
-pub fn netns_cookie() -> io::Result<u64> {
+pub(super) fn netns_cookie() -> io::Result<u64> {
     let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;

@@ -3,15 +3,19 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
-use aya::Ebpf;
+use aya::{
+    Ebpf,
+    programs::{Program, SchedClassifier},
+};
 
 use super::{
     KernelError, KernelMaps, attach,
     attach::{Target, TcMode},
-    bpf,
+    bpf::{self, Run},
     host::{Edge, EdgeKind, LOOPBACK},
     object::{self, Capacities},
     pins::Pins,
@@ -86,6 +90,40 @@ impl Datapath {
             what: "ask for the cookie of the network namespace".into(),
             source,
         })
+    }
+
+    /// Runs a packet through the program at tc ingress without sending it; connections are
+    /// entered as if it had come in by `ifindex`.
+    ///
+    /// # Errors
+    /// When the kernel refuses the packet.
+    pub fn run_ingress(&mut self, packet: &[u8], ifindex: u32) -> Result<Run, KernelError> {
+        self.run(object::CLASSIFIERS[0], packet, ifindex)
+    }
+
+    /// Runs a packet through the program at tc egress without sending it. `ifindex` is
+    /// where it came in, 0 for a packet of this host.
+    ///
+    /// # Errors
+    /// When the kernel refuses the packet.
+    pub fn run_egress(&mut self, packet: &[u8], ifindex: u32) -> Result<Run, KernelError> {
+        self.run(object::CLASSIFIERS[1], packet, ifindex)
+    }
+
+    fn run(&mut self, name: &'static str, packet: &[u8], ifindex: u32) -> Result<Run, KernelError> {
+        let program = object::program::<SchedClassifier>(&mut self.ebpf, name)?;
+        let fd = program.fd().map_err(|source| KernelError::Program { name, source })?;
+        bpf::test_run(fd.as_fd(), packet, ifindex, 1).map_err(|source| KernelError::System {
+            what: format!("run a packet of {} bytes through {name}", packet.len()),
+            source,
+        })
+    }
+
+    /// Every program with the number of instructions the verifier walked (kernel 5.16).
+    pub fn verified_instructions(&self) -> BTreeMap<String, u32> {
+        let count = |program: &Program| program.info().ok()?.verified_instruction_count();
+        let programs = self.ebpf.programs();
+        programs.filter_map(|(name, program)| Some((name.to_owned(), count(program)?))).collect()
     }
 
     /// Attaches the socket hooks, or removes those of an earlier agent.

@@ -15,11 +15,12 @@ mod pins;
 mod sockets;
 
 pub use attach::{Target, TcMode};
+pub use bpf::Run;
 pub use datapath::{Datapath, EdgeChange, Options, cleanup};
 pub use error::KernelError;
 pub use host::{DevicePolicy, Edge, EdgeKind, Host, Link, LinkKind, Override};
 pub use maps::{KernelAddr, KernelFamily, KernelMaps};
 pub use netlink::Netlink;
 pub use object::Capacities;
-pub use pinned::PinnedMaps;
+pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
 pub use pins::{DEFAULT_BPFFS, Pins};

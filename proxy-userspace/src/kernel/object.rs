@@ -13,10 +13,10 @@ use super::{error::KernelError, pins::Pins};
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
 
 /// Programs for devices, by hook and by whether the device has an Ethernet header.
-pub const CLASSIFIERS: [&str; 4] = ["shunt_in", "shunt_out", "shunt_in_l3", "shunt_out_l3"];
+pub(super) const CLASSIFIERS: [&str; 4] = ["shunt_in", "shunt_out", "shunt_in_l3", "shunt_out_l3"];
 
 /// Programs for a cgroup.
-pub const SOCKET_HOOKS: [&str; 8] = [
+pub(super) const SOCKET_HOOKS: [&str; 8] = [
     "sock_connect4",
     "sock_connect6",
     "sock_sendmsg4",
@@ -85,7 +85,7 @@ const MAPS: [MapSpec; 18] = [
 ///
 /// # Errors
 /// When a pinned map does not fit, or the kernel refuses a map or a program.
-pub fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Result<Ebpf, KernelError> {
+pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Result<Ebpf, KernelError> {
     let mut loader = EbpfLoader::new();
     loader.override_global(aya_log::LEVEL, &log_level, true);
     for (name, pin, capacity) in MAPS {
@@ -111,7 +111,7 @@ pub fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Result<Ebpf,
 ///
 /// # Errors
 /// When the object has no such program of that kind.
-pub fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, KernelError>
+pub(super) fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, KernelError>
 where
     &'a mut P: TryFrom<&'a mut Program, Error = aya::programs::ProgramError>,
 {
@@ -121,7 +121,7 @@ where
 }
 
 /// The reader of the programs' log lines, which it passes on to the `log` façade.
-pub fn logger(ebpf: &mut Ebpf) -> Option<EbpfLogger<&'static dyn log::Log>> {
+pub(super) fn logger(ebpf: &mut Ebpf) -> Option<EbpfLogger<&'static dyn log::Log>> {
     EbpfLogger::init(ebpf).inspect_err(|error| tracing::warn!(%error, "no logs from the datapath")).ok()
 }
 
@@ -150,7 +150,7 @@ fn check_pins(pins: &Pins, capacities: &Capacities) -> Result<(), KernelError> {
 ///
 /// # Errors
 /// When there is no such pin.
-pub fn pinned(pins: &Pins, name: &'static str) -> Result<Map, KernelError> {
+pub(super) fn pinned(pins: &Pins, name: &'static str) -> Result<Map, KernelError> {
     let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
     Map::from_map_data(data).map_err(|source| KernelError::Map { name, source })
 }

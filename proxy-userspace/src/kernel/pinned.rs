@@ -20,6 +20,11 @@ use proxy_common::{
 
 use super::{bpf, error::KernelError, maps::KernelAddr, mmap::MappedArray, object, pins::Pins};
 
+/// Rows of `conntrack`.
+pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;
+/// Rows of `socket_flows`.
+pub type SocketFlowRows<A> = Vec<(SocketFlowKey<A>, SocketFlow<A>)>;
+
 /// A reader of all pinned maps.
 pub struct PinnedMaps {
     pins: Pins,
@@ -82,12 +87,12 @@ impl PinnedMaps {
     }
 
     /// Rows of `conntrack`.
-    pub fn conntrack<A: KernelAddr>(&self) -> Result<Vec<(CtKey<A>, CtEntry<A>)>, KernelError> {
+    pub fn conntrack<A: KernelAddr>(&self) -> Result<ConntrackRows<A>, KernelError> {
         self.rows(A::PINS.0.conntrack)
     }
 
     /// Rows of `socket_flows`.
-    pub fn socket_flows<A: KernelAddr>(&self) -> Result<Vec<(SocketFlowKey<A>, SocketFlow<A>)>, KernelError> {
+    pub fn socket_flows<A: KernelAddr>(&self) -> Result<SocketFlowRows<A>, KernelError> {
         self.rows(A::PINS.0.socket_flows)
     }
 

@@ -20,7 +20,7 @@ use super::{bpf, error::KernelError, object, pins::Pins};
 ///
 /// # Errors
 /// When the table cannot be read or has none.
-pub fn cgroup_root() -> Result<PathBuf, KernelError> {
+pub(super) fn cgroup_root() -> Result<PathBuf, KernelError> {
     let table = Path::new("/proc/self/mounts");
     let mounts = fs::read_to_string(table).map_err(|source| KernelError::File {
         what: "cannot read",
@@ -42,7 +42,7 @@ pub fn cgroup_root() -> Result<PathBuf, KernelError> {
 ///
 /// # Errors
 /// When the cgroup cannot be opened or the kernel refuses.
-pub fn attach(ebpf: &mut Ebpf, pins: &Pins, cgroup: &Path) -> Result<(), KernelError> {
+pub(super) fn attach(ebpf: &mut Ebpf, pins: &Pins, cgroup: &Path) -> Result<(), KernelError> {
     let dir = File::open(cgroup).map_err(|source| KernelError::Cgroup { path: cgroup.to_owned(), source })?;
     for name in object::SOCKET_HOOKS {
         let program = object::program::<CgroupSockAddr>(ebpf, name)?;
@@ -79,7 +79,7 @@ fn attach_one(
 }
 
 /// Removes the socket hooks; returns those that were there.
-pub fn detach(pins: &Pins) -> Vec<String> {
+pub(super) fn detach(pins: &Pins) -> Vec<String> {
     let hooks = object::SOCKET_HOOKS.into_iter();
     hooks
         .filter(|name| fs::remove_file(pins.link(name)).is_ok())
