@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_norway::Value;
 
 use super::{
-    Config, ConntrackTimeouts, DetectLocal, Logging, NodePortAddresses, Overrides,
+    Config, ConntrackTimeouts, Logging, Overrides,
     document::Documents,
     duration::GoDuration,
     errors::Problems,
@@ -15,6 +15,7 @@ use super::{
     shunt::{MapCapacities, ShuntConfiguration},
     unhonoured,
 };
+use crate::model::{DetectLocal, NodePortAddresses};
 
 /// Builds the configuration. Where a value is wrong, `problems` says so and a default
 /// stands in, so that the rest is still looked at.
@@ -29,15 +30,11 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
             .kubeconfig
             .clone()
             .or_else(|| text(&kube_proxy.client_connection.kubeconfig).map(PathBuf::from)),
-        detect_local: detect_local(kube_proxy, problems),
-        node_port_addresses: node_port_addresses(&kube_proxy.node_port_addresses, problems),
-        masquerade_all: masquerade_all(kube_proxy),
+        model: model(kube_proxy, shunt, &overrides, problems),
         timeouts: timeouts(&kube_proxy.conntrack),
         sync_period,
         min_sync_period,
-        socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb),
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
-        snat_ports: port_range(&shunt.snat_port_range, problems),
         maps: shunt.maps.clone(),
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
@@ -46,16 +43,34 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
     }
 }
 
+fn model(
+    file: &KubeProxyConfiguration,
+    shunt: &ShuntConfiguration,
+    overrides: &Overrides,
+    problems: &mut Problems,
+) -> crate::model::Config {
+    let snat_ports = port_range(&shunt.snat_port_range, problems);
+    crate::model::Config {
+        detect_local: detect_local(file, problems),
+        masquerade_all: masquerade_all(file),
+        node_port_addresses: node_port_addresses(&file.node_port_addresses, problems),
+        socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb).into(),
+        snat_port_first: *snat_ports.start(),
+        snat_port_last: *snat_ports.end(),
+    }
+}
+
 fn detect_local(file: &KubeProxyConfiguration, problems: &mut Problems) -> DetectLocal {
     let cidrs = cluster_cidrs(&file.cluster_cidr, problems);
     let names = &file.detect_local;
+    let by_cidr = || if cidrs.is_empty() { DetectLocal::Off } else { DetectLocal::ClusterCidr(cidrs.into()) };
     match file.detect_local_mode.as_str() {
-        "" | "ClusterCIDR" => DetectLocal::ClusterCidr(cidrs),
+        "" | "ClusterCIDR" => by_cidr(),
         "NodeCIDR" => DetectLocal::NodeCidr,
         "BridgeInterface" => {
             let given = !names.bridge_interface.is_empty();
             problems.check(given, "detectLocal.bridgeInterface", "mode BridgeInterface needs a name");
-            DetectLocal::Bridge(names.bridge_interface.clone())
+            DetectLocal::BridgeInterface(names.bridge_interface.clone())
         }
         "InterfaceNamePrefix" => {
             let given = !names.interface_name_prefix.is_empty();
@@ -64,12 +79,12 @@ fn detect_local(file: &KubeProxyConfiguration, problems: &mut Problems) -> Detec
                 "detectLocal.interfaceNamePrefix",
                 "mode InterfaceNamePrefix needs a prefix",
             );
-            DetectLocal::InterfacePrefix(names.interface_name_prefix.clone())
+            DetectLocal::InterfaceNamePrefix(names.interface_name_prefix.clone())
         }
         other => {
             let modes = "ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix";
             problems.add("detectLocalMode", format_args!("{other:?} is none of {modes}"));
-            DetectLocal::ClusterCidr(cidrs)
+            by_cidr()
         }
     }
 }
@@ -94,17 +109,17 @@ fn node_port_addresses(list: &[String], problems: &mut Problems) -> NodePortAddr
     if list.is_empty() || list == ["primary"] {
         return NodePortAddresses::Primary;
     }
-    let mut within = Vec::new();
+    let mut ranges = Vec::new();
     for (i, text) in list.iter().enumerate() {
         match text.parse::<IpNet>() {
-            Ok(cidr) => within.push(cidr.trunc()),
+            Ok(cidr) => ranges.push(cidr.trunc()),
             Err(_) => problems.add(
                 format!("nodePortAddresses[{i}]"),
                 format_args!("{text:?} is not a CIDR, and not the single word primary"),
             ),
         }
     }
-    NodePortAddresses::Within(within)
+    NodePortAddresses::Ranges(ranges.into())
 }
 
 /// The section of the chosen mode counts; without a mode either may ask for it.

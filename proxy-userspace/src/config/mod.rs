@@ -12,12 +12,9 @@ pub mod shunt;
 mod unhonoured;
 
 use std::{
-    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
-
-use ipnet::IpNet;
 
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
@@ -30,24 +27,16 @@ pub struct Config {
     pub node_name: Option<String>,
     /// Path of the kubeconfig; the pod's service account when absent.
     pub kubeconfig: Option<PathBuf>,
-    /// How traffic of pods is told from other traffic.
-    pub detect_local: DetectLocal,
-    /// Which addresses of the node serve NodePorts.
-    pub node_port_addresses: NodePortAddresses,
-    /// Masquerade all traffic to ClusterIPs.
-    pub masquerade_all: bool,
+    /// What decides the rows.
+    pub model: crate::model::Config,
     /// When idle connections are forgotten.
     pub timeouts: ConntrackTimeouts,
     /// Time between comparisons with the kernel.
     pub sync_period: Duration,
     /// Least time between two rounds of writes.
     pub min_sync_period: Duration,
-    /// Whose sockets are translated at connect time.
-    pub socket_lb: SocketLb,
     /// Which interfaces are what, where discovery is overruled.
     pub interfaces: InterfacePatterns,
-    /// Source ports of masqueraded connections.
-    pub snat_ports: RangeInclusive<u16>,
     /// Rows per map and family.
     pub maps: MapCapacities,
     /// Folder of pins in a mounted bpf file system.
@@ -58,28 +47,6 @@ pub struct Config {
     pub logging: Logging,
     /// Fields of kube-proxy's file that are set and have no effect.
     pub unhonoured: Vec<String>,
-}
-
-/// How traffic of pods is told from other traffic (`detectLocalMode`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DetectLocal {
-    /// By source address; no prefix for a family means that none of its addresses is a pod's.
-    ClusterCidr(Vec<IpNet>),
-    /// By source address, with the prefixes the Node object names.
-    NodeCidr,
-    /// By the name of the interface a packet comes in on.
-    Bridge(String),
-    /// By the start of that name.
-    InterfacePrefix(String),
-}
-
-/// Which addresses of the node serve NodePorts (`nodePortAddresses`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePortAddresses {
-    /// The first address of each family that the Node object reports.
-    Primary,
-    /// Every address of the host inside one of the prefixes.
-    Within(Vec<IpNet>),
 }
 
 /// When idle connections are forgotten.

@@ -34,15 +34,12 @@ impl Default for ShuntConfiguration {
             interfaces: Interfaces::default(),
             snat_port_range: "1024-29999".into(),
             maps: MapCapacities::default(),
-            bpffs: DEFAULT_BPFFS.into(),
+            bpffs: crate::kernel::DEFAULT_BPFFS.into(),
             cgroup: None,
             logging: Logging::default(),
         }
     }
 }
-
-/// Where maps and links are pinned unless told otherwise.
-pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf/shunt";
 
 /// Whose sockets are translated at connect time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -55,6 +52,16 @@ pub enum SocketLb {
     Host,
     /// Nobody's: every packet is translated on its way.
     Off,
+}
+
+impl From<SocketLb> for crate::model::SocketLb {
+    fn from(configured: SocketLb) -> Self {
+        match configured {
+            SocketLb::All => Self::All,
+            SocketLb::Host => Self::Host,
+            SocketLb::Off => Self::Off,
+        }
+    }
 }
 
 /// Shell patterns of interface names. `ignore` wins, then the order of the fields.

@@ -1,4 +1,7 @@
+use ipnet::IpNet;
+
 use super::*;
+use crate::model::{DetectLocal, NodePortAddresses, SocketLb as Sockets};
 
 fn kube_proxy(fields: &str) -> String {
     format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n")
@@ -29,13 +32,10 @@ fn wrong(text: &str) -> Vec<String> {
 fn nothing_means_defaults() {
     for text in ["", "---\n", &kube_proxy(""), &shunt("")] {
         let config = parse(text);
-        assert_eq!(config.detect_local, DetectLocal::ClusterCidr(vec![]), "detection is off");
-        assert_eq!(config.node_port_addresses, NodePortAddresses::Primary);
+        assert_eq!(config.model, crate::model::Config::default());
         assert_eq!(config.sync_period, Duration::from_secs(30));
         assert_eq!(config.min_sync_period, Duration::ZERO);
         assert_eq!(config.timeouts, ConntrackTimeouts::default());
-        assert_eq!(config.snat_ports, 1024..=29999);
-        assert_eq!(config.socket_lb, SocketLb::All);
         assert_eq!(config.logging.level, "info");
         assert!(config.unhonoured.is_empty());
     }
@@ -51,11 +51,11 @@ conntrack: {udpTimeout: 10s, tcpEstablishedTimeout: 1h}
 hostnameOverride: n1
 clientConnection: {kubeconfig: /etc/kubeconfig}",
     ));
-    let nets = |texts: [&str; 2]| texts.map(|t| t.parse::<IpNet>().unwrap()).to_vec();
-    assert_eq!(config.detect_local, DetectLocal::ClusterCidr(nets(["10.0.0.0/8", "fd00:10::/32"])));
-    let within = NodePortAddresses::Within(nets(["192.168.0.0/24", "2001:db8::1/128"]));
-    assert_eq!(config.node_port_addresses, within);
-    assert!(config.masquerade_all);
+    let nets = |texts: [&str; 2]| Box::new(texts.map(|t| t.parse::<IpNet>().unwrap()));
+    assert_eq!(config.model.detect_local, DetectLocal::ClusterCidr(nets(["10.0.0.0/8", "fd00:10::/32"])));
+    let ranges = NodePortAddresses::Ranges(nets(["192.168.0.0/24", "2001:db8::1/128"]));
+    assert_eq!(config.model.node_port_addresses, ranges);
+    assert!(config.model.masquerade_all);
     assert_eq!(
         (config.sync_period, config.min_sync_period),
         (Duration::from_secs(10), Duration::from_secs(2))
@@ -134,7 +134,7 @@ fn flags_win_over_both_documents() {
         + "---\n"
         + &shunt("socketLB: host\nbpffs: /a\nlogging: {level: warn}");
     let config = parse(&text);
-    assert_eq!((config.socket_lb, config.logging.format), (SocketLb::Host, LogFormat::Json));
+    assert_eq!((config.model.socket_lb, config.logging.format), (Sockets::Host, LogFormat::Json));
     let overrides = Overrides {
         hostname: Some("b".into()),
         bpffs: Some("/b".into()),
@@ -145,7 +145,7 @@ fn flags_win_over_both_documents() {
     let config = Config::parse(&text, overrides).unwrap();
     assert_eq!(config.node_name.as_deref(), Some("b"));
     assert_eq!(config.bpffs, Path::new("/b"));
-    assert_eq!((config.socket_lb, config.logging.format), (SocketLb::Off, LogFormat::Text));
+    assert_eq!((config.model.socket_lb, config.logging.format), (Sockets::Off, LogFormat::Text));
     assert_eq!(config.logging.level, "warn");
 }
 
