@@ -4,11 +4,7 @@
 //! Everything made here is removed again: when its owner is dropped, when the thread
 //! panics, and when the process is told to stop (see [`cleanup`]).
 
+pub mod agent;
 pub mod cgroup;
 pub mod cleanup;
-pub mod control_plane;
-pub mod mounts;
-pub mod netns;
-pub mod probe;
-pub mod process;
-pub mod topology;
+pub mod conformance;

@@ -1,0 +1,202 @@
+//! `shunt agent` on a node: started in the node's namespace, fed with manifests, and
+//! waited for.
+
+mod log;
+
+pub use log::Line;
+
+use crate::{
+    cgroup::Cgroup,
+    cleanup::{self, Guard},
+    mounts::BpfFs,
+    netns::Namespace,
+    process::{Process, Spawn, binary},
+};
+use anyhow::{Context, Result, bail, ensure};
+use log::Log;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// Generous: a debug build on a busy machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A node's agent, its directories, and where it attaches.
+#[derive(Debug)]
+pub struct Agent {
+    name: String,
+    process: Option<Process>,
+    log: Log,
+    /// How often the manifests have been written since the agent started.
+    written: u64,
+    /// Where the processes of the node live.
+    pub cgroup: Cgroup,
+    /// The agent's own bpf file system.
+    pub bpffs: BpfFs,
+    directory: PathBuf,
+    _directory: Guard,
+}
+
+/// Whose sockets are translated; as in `ShuntConfiguration`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SocketLb {
+    /// Those of the node and of its pods.
+    #[default]
+    All,
+    /// Those of the node.
+    Host,
+    /// None.
+    Off,
+}
+
+impl SocketLb {
+    fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Host => "host",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Agent {
+    /// Prepares an agent for the node called `name`. `kube_proxy` has fields of
+    /// `KubeProxyConfiguration`, `shunt` of `ShuntConfiguration`.
+    pub fn prepare(name: &str, kube_proxy: &Value, shunt: &Value) -> Result<Self> {
+        let (directory, guard) = cleanup::directory("agent")?;
+        fs::create_dir(directory.join("manifests"))?;
+        let agent = Self {
+            name: name.into(),
+            process: None,
+            log: Log::default(),
+            written: 0,
+            cgroup: Cgroup::create(name)?,
+            bpffs: BpfFs::mount(name)?,
+            directory,
+            _directory: guard,
+        };
+        agent.configure(kube_proxy, shunt)?;
+        Ok(agent)
+    }
+
+    /// Settings that make a small agent which starts quickly.
+    pub fn small(socket_lb: SocketLb) -> Value {
+        json!({
+            "socketLB": socket_lb.name(),
+            "maps": {
+                "frontends": 1024, "backends": 1024, "slots": 16384,
+                "conntrack": 65536, "socketFlows": 16384, "services": 1024,
+            },
+        })
+    }
+
+    /// Writes the configuration file; a running agent reads it when it is started again.
+    pub fn configure(&self, kube_proxy: &Value, shunt: &Value) -> Result<()> {
+        let documents = [
+            document("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration", kube_proxy)?,
+            document("shunt.dev/v1alpha1", "ShuntConfiguration", shunt)?,
+        ];
+        Ok(fs::write(self.config(), documents.join("---\n"))?)
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.directory.join("config.yaml")
+    }
+
+    /// The directory the agent reads manifests from.
+    pub fn manifests(&self) -> PathBuf {
+        self.directory.join("manifests")
+    }
+
+    /// Makes `objects` the whole of what the agent reads, as one change.
+    pub fn write(&mut self, objects: &[Value]) -> Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.write_text("objects.yaml", &serde_json::to_string_pretty(&list)?)
+    }
+
+    /// Writes one file of manifests as one change.
+    pub fn write_text(&mut self, name: &str, text: &str) -> Result<()> {
+        let draft = self.directory.join("draft");
+        fs::write(&draft, text)?;
+        fs::rename(&draft, self.manifests().join(name))?;
+        self.written += 1;
+        Ok(())
+    }
+
+    /// Starts the agent in the node's namespace; not in its cgroup, whose processes are the
+    /// ones served.
+    pub fn start(&mut self, node: &Namespace) -> Result<()> {
+        ensure!(self.process.is_none(), "the agent of {} runs", self.name);
+        let mut command = Command::new(binary("shunt")?);
+        command.arg("agent").arg("--manifests").arg(self.manifests());
+        command.args(["--hostname-override", &self.name]);
+        command.arg("--bpffs").arg(self.bpffs.path()).arg("--cgroup").arg(self.cgroup.path());
+        command.arg("--config").arg(self.config());
+        command.args(["--log-format", "json", "--log-level", "debug"]);
+        command.netns(node)?.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let process = command.spawn_owned()?;
+        let stderr = process.child().stderr.take().context("pipe")?;
+        self.log = Log::follow(stderr);
+        self.process = Some(process);
+        self.written = 1;
+        Ok(())
+    }
+
+    /// Waits until the kernel holds what was last written.
+    pub fn wait_in_sync(&self) -> Result<()> {
+        let wanted = self.written;
+        self.wait_for(&format!("sync with revision {wanted}"), |line| {
+            line.message() == "in sync" && line.field("revision").as_u64() >= Some(wanted)
+        })
+    }
+
+    /// Waits for a line of the log, which may be there already.
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Line) -> bool) -> Result<()> {
+        if self.log.wait_for(LIMIT, wanted) {
+            return Ok(());
+        }
+        bail!("the agent of {} has not logged {what}; its last words:\n{}", self.name, self.log.tail())
+    }
+
+    /// Stops it as a supervisor would, and waits until it has ended.
+    pub fn stop(&mut self) -> Result<()> {
+        let process = self.process.take().context("the agent does not run")?;
+        process.signal(Signal::SIGTERM)?;
+        let status = process.wait(LIMIT)?;
+        ensure!(status.success(), "the agent of {} ended with {status}:\n{}", self.name, self.log.tail());
+        Ok(())
+    }
+
+    /// Whether it was started and not stopped.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// The last lines of its log.
+    pub fn last_words(&self) -> String {
+        self.log.tail()
+    }
+
+    /// Runs another subcommand of `shunt` on this node's maps.
+    pub fn shunt(&self, node: &Namespace, arguments: &[&str]) -> Result<String> {
+        let program = binary("shunt")?;
+        let bpffs = self.bpffs.path().to_string_lossy().into_owned();
+        let mut all = arguments.to_vec();
+        all.extend(["--bpffs", &bpffs]);
+        node.output(&program.to_string_lossy(), &all)
+    }
+}
+
+fn document(version: &str, kind: &str, fields: &Value) -> Result<String> {
+    let mut document = json!({"apiVersion": version, "kind": kind});
+    if let (Some(document), Some(fields)) = (document.as_object_mut(), fields.as_object()) {
+        document.extend(fields.clone());
+    }
+    Ok(serde_norway::to_string(&document)?)
+}

@@ -1,0 +1,296 @@
+//! The case files, as `tests/cases/README.md` describes them.
+
+use crate::probe::Proto;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::{Map, Value};
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+/// A case and the file it comes from.
+#[derive(Debug)]
+pub struct Named {
+    /// Name of the file without its extension.
+    pub topic: String,
+    /// The case.
+    pub case: Case,
+}
+
+/// What must happen to packets, given a node, a configuration and objects.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Case {
+    pub name: String,
+    pub why: String,
+    pub source: String,
+    #[serde(default = "both_profiles")]
+    pub profile: Vec<Profile>,
+    pub api: Option<String>,
+    #[serde(default)]
+    pub config: Map<String, Value>,
+    #[serde(default)]
+    pub node: Map<String, Value>,
+    #[serde(default)]
+    pub host_listeners: Vec<HostListener>,
+    pub proxy_state: Option<String>,
+    #[serde(default)]
+    pub objects: Vec<Value>,
+    #[serde(default)]
+    pub flows: Vec<Flow>,
+    #[serde(default)]
+    pub health: Vec<Health>,
+    pub conntrack: Option<Value>,
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    pub expect_config: Option<Value>,
+}
+
+/// A set of promises of kube-proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// The stricter, newer one: ours.
+    Nftables,
+    /// The older one.
+    Iptables,
+}
+
+fn both_profiles() -> Vec<Profile> {
+    vec![Profile::Nftables, Profile::Iptables]
+}
+
+/// A socket that another process of the node holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct HostListener {
+    pub proto: Proto,
+    pub address: IpAddr,
+    pub port: u16,
+}
+
+/// A change with its own expectations.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Step {
+    #[serde(default)]
+    pub apply: Vec<Value>,
+    #[serde(default)]
+    pub delete: Vec<Reference>,
+    #[serde(default)]
+    pub node_update: Map<String, Value>,
+    #[serde(default)]
+    pub restart: bool,
+    #[serde(default)]
+    pub stop: bool,
+    #[serde(default)]
+    pub flows: Vec<Flow>,
+    #[serde(default)]
+    pub health: Vec<Health>,
+}
+
+/// Names an object.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Reference {
+    pub kind: String,
+    #[serde(default)]
+    pub namespace: String,
+    pub name: String,
+}
+
+/// Connections and what becomes of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Flow {
+    pub from: IpAddr,
+    pub via: Via,
+    pub proto: Proto,
+    #[serde(deserialize_with = "destination")]
+    pub to: SocketAddr,
+    pub iface: Option<String>,
+    pub id: Option<String>,
+    pub repeat: Option<u32>,
+    pub clients: Option<u32>,
+    pub gap_seconds: Option<f64>,
+    pub established: Option<String>,
+    pub source_port: Option<u16>,
+    #[serde(default = "both_profiles")]
+    pub profile: Vec<Profile>,
+    pub expect: Expect,
+}
+
+/// Where a packet enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub enum Via {
+    Pod,
+    LocalPod,
+    Node,
+    External,
+    RemotePod,
+}
+
+/// What is promised for a flow.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub enum Expect {
+    OneOf(OneOf),
+    Verdict(Decided),
+    Backends(Backends),
+}
+
+/// Alternatives, one of which holds for all connections.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct OneOf {
+    pub one_of: Vec<Expect>,
+}
+
+/// Connections that reach no backend.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Decided {
+    pub verdict: Fate,
+}
+
+/// What becomes of a packet that is not sent to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub enum Fate {
+    Reject,
+    Drop,
+    Pass,
+}
+
+/// Targets of connections.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Backends {
+    pub backends: Vec<SocketAddr>,
+    pub snat: Snat,
+    pub distribution: Option<Uniform>,
+    #[serde(default)]
+    pub sticky: bool,
+    #[serde(default)]
+    pub spread: bool,
+    pub same_as: Option<String>,
+}
+
+/// The only distribution there is.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub enum Uniform {
+    Uniform,
+}
+
+/// Whose address the endpoint sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snat {
+    /// The client's.
+    No,
+    /// One of the node's.
+    Yes,
+    /// The node's when a pod reaches itself, else the client's.
+    HairpinOnly,
+}
+
+impl<'de> Deserialize<'de> for Snat {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::Bool(false) => Ok(Self::No),
+            Value::Bool(true) => Ok(Self::Yes),
+            Value::String(text) if text == "hairpin-only" => Ok(Self::HairpinOnly),
+            other => Err(D::Error::custom(format!("snat: {other}"))),
+        }
+    }
+}
+
+/// An HTTP answer of the node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Health {
+    pub port: u16,
+    pub address: Option<IpAddr>,
+    pub path: Option<String>,
+    pub status: Option<u16>,
+    pub local_endpoints: Option<u64>,
+    #[serde(default)]
+    pub headers: Map<String, Value>,
+    #[serde(default)]
+    pub body: Map<String, Value>,
+    #[serde(default)]
+    pub closed: bool,
+}
+
+/// `ADDRESS:PORT`, or an address alone, which stands for port 0.
+fn destination<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let address = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0)));
+    address.map_err(|_| D::Error::custom(format!("{text:?} is no address")))
+}
+
+impl Case {
+    /// Every flow of the case that its profile promises, in all steps.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow> {
+        let steps = self.steps.iter().flat_map(|step| &step.flows);
+        self.flows.iter().chain(steps).filter(|flow| flow.profile.contains(&Profile::Nftables))
+    }
+
+    /// Every object that ever exists.
+    pub fn objects(&self) -> impl Iterator<Item = &Value> {
+        self.objects.iter().chain(self.steps.iter().flat_map(|step| &step.apply))
+    }
+}
+
+/// Reads the case files of folders, or single files, in the order of their names.
+pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
+    let mut cases = Vec::new();
+    for path in paths {
+        let mut files = if path.is_dir() { files(path)? } else { vec![path.clone()] };
+        files.sort();
+        ensure!(!files.is_empty(), "{}: no case files", path.display());
+        for file in files {
+            let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+            let read: Vec<Case> =
+                serde_norway::from_str(&text).with_context(|| file.display().to_string())?;
+            let topic = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            cases.extend(read.into_iter().map(|case| Named { topic: topic.clone(), case }));
+        }
+    }
+    Ok(cases)
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cases_of_the_project_can_be_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+        let cases = load(&[folder]).expect("cases");
+        assert!(cases.len() > 150, "{}", cases.len());
+        assert!(cases.iter().any(|named| named.topic == "hairpin"));
+    }
+}

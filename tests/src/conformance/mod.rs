@@ -1,0 +1,17 @@
+//! Runs the cases of `tests/cases`: builds what a case describes from real kernel
+//! objects, runs the agent on it, and asks real sockets where packets go.
+//!
+//! `case` reads the files, `objects` keeps the manifests, `scene` builds the world of a
+//! case, `flow` makes the connections, `judge` compares, `health` asks over HTTP, `run`
+//! puts them in order and `report` prints.
+
+pub mod case;
+mod flow;
+mod health;
+mod judge;
+mod objects;
+pub mod report;
+mod run;
+mod scene;
+
+pub use run::{Verdict, run};

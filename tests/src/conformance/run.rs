@@ -1,0 +1,87 @@
+//! A case from beginning to end.
+
+use super::{
+    case::{Case, Flow, Health, Profile, Step},
+    flow::{self, Memory},
+    health,
+    objects::Objects,
+    scene::Scene,
+};
+use crate::agent::SocketLb;
+use anyhow::{Context, Result, bail};
+
+/// What came out of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything is as promised.
+    Passed,
+    /// The first difference.
+    Failed(String),
+    /// Why it was not run.
+    Skipped(&'static str),
+}
+
+/// Runs one case.
+pub fn run(case: &Case, socket_lb: SocketLb) -> Verdict {
+    if let Some(reason) = reason_to_skip(case) {
+        return Verdict::Skipped(reason);
+    }
+    match play(case, socket_lb) {
+        Ok(()) => Verdict::Passed,
+        Err(error) => Verdict::Failed(format!("{error:#}")),
+    }
+}
+
+fn reason_to_skip(case: &Case) -> Option<&'static str> {
+    if case.expect_config.is_some() {
+        Some("about the configuration file alone")
+    } else if !case.profile.contains(&Profile::Nftables) {
+        Some("promised by another profile")
+    } else {
+        None
+    }
+}
+
+fn play(case: &Case, socket_lb: SocketLb) -> Result<()> {
+    if let Some(state) = &case.proxy_state {
+        bail!("the runner cannot bring about proxyState {state}");
+    }
+    if case.conntrack.is_some() {
+        bail!("the runner cannot make the entries of conntrack.before");
+    }
+    let mut objects = Objects::new(&case.objects, &case.node);
+    let mut scene = Scene::build(case, socket_lb).context("build the scene")?;
+    let mut memory = Memory::new(case.flows());
+    scene.agent.write(&objects.all())?;
+    scene.agent.start(&scene.stage.node)?;
+    scene.agent.wait_in_sync()?;
+    check(&scene, &case.flows, &case.health, &mut memory)?;
+    for (number, step) in case.steps.iter().enumerate() {
+        let place = || format!("step {}", number + 1);
+        objects.change(step);
+        change(&mut scene, step, &objects).with_context(place)?;
+        check(&scene, &step.flows, &step.health, &mut memory).with_context(place)?;
+    }
+    Ok(())
+}
+
+fn change(scene: &mut Scene, step: &Step, objects: &Objects) -> Result<()> {
+    if (step.stop || step.restart) && scene.agent.is_running() {
+        scene.agent.stop()?;
+    }
+    scene.agent.write(&objects.all())?;
+    if step.restart {
+        scene.agent.start(&scene.stage.node)?;
+    }
+    if scene.agent.is_running() {
+        scene.agent.wait_in_sync()?;
+    }
+    Ok(())
+}
+
+fn check(scene: &Scene, flows: &[Flow], checks: &[Health], memory: &mut Memory) -> Result<()> {
+    for flow in flows.iter().filter(|flow| flow.profile.contains(&Profile::Nftables)) {
+        flow::check(scene, flow, memory)?;
+    }
+    checks.iter().try_for_each(|check| health::check(scene, check))
+}
