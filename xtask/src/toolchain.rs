@@ -124,7 +124,7 @@ fn install() -> anyhow::Result<()> {
     let rustup = ["toolchain", "install", NIGHTLY, "--profile=minimal", "--component=rust-src"];
     if which("rustup").is_some() {
         say(format_args!("installing a nightly for BPF: rustup {}", rustup.join(" ")));
-        if run(clean("rustup").args(rustup)).is_ok() {
+        if run(clean("rustup").args(rustup).env("RUST_BACKTRACE", "0")).is_ok() {
             return Ok(());
         }
     }
