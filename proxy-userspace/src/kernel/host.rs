@@ -12,7 +12,7 @@ use proxy_common::maps::devices::{Device, flags};
 use super::attach::Target;
 
 /// The loopback device has this index in every network namespace.
-pub const LOOPBACK: u32 = 1;
+pub(super) const LOOPBACK: u32 = 1;
 
 /// What kind of link a device is, as far as edges care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

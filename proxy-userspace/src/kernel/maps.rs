@@ -56,7 +56,9 @@ impl HashTable {
     fn rows<K: Pod + Eq + std::hash::Hash, V: Pod>(&self) -> Result<Vec<(K, V)>, MapError> {
         // The kernel may show a row twice when others are deleted meanwhile.
         let mut rows = HashMap::new();
-        self.each(|k, v| drop(rows.insert(k, v)))?;
+        self.each(|k, v| {
+            rows.insert(k, v);
+        })?;
         Ok(rows.into_iter().collect())
     }
 

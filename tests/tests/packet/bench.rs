@@ -1,0 +1,220 @@
+//! The loaded programs with a few services, written row by row.
+
+use std::net::IpAddr;
+
+use proxy_common::{
+    DropReason,
+    addr::{Ip4, Ip6},
+    maps::{
+        backends::{self, Backend},
+        devices::Device,
+        frontends::{ClientRule, Frontend, FrontendKey, Kind},
+        node_addresses::flags::NODE_PORTS,
+        service_cidrs::Prefix,
+        settings::{Settings, flags},
+        slots::SlotRange,
+    },
+};
+use proxy_userspace::{
+    dataplane::{FamilyMaps, MapStore},
+    kernel::{Capacities, Datapath, KernelAddr, KernelMaps, Options, PinnedMaps, Pins, Run, TcMode},
+};
+use tests::mounts::BpfFs;
+
+use crate::frames::{Flow, checked, frame};
+
+/// tc: go on to the next program.
+pub(crate) const CONTINUE: i32 = -1;
+/// tc: drop.
+pub(crate) const SHOT: i32 = 2;
+/// tc: send elsewhere.
+pub(crate) const REDIRECT: i32 = 7;
+
+pub(crate) const SNAT_PORTS: std::ops::Range<u16> = 1024..30000;
+
+/// The address plan, once per family.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) pod: IpAddr,
+    pub(crate) outside: IpAddr,
+    pub(crate) node: IpAddr,
+    pub(crate) cluster_ip: IpAddr,
+    pub(crate) other_ip: IpAddr,
+    pub(crate) empty_ip: IpAddr,
+    pub(crate) local_only_ip: IpAddr,
+    pub(crate) unallocated: IpAddr,
+    pub(crate) backend: IpAddr,
+    pub(crate) stranger: IpAddr,
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+pub(crate) fn plans() -> [Plan; 2] {
+    let plan = |pods: &str, services: &str, outside: &str, node: &str| Plan {
+        pod: ip(&format!("{pods}2")),
+        backend: ip(&format!("{pods}9")),
+        stranger: ip(&format!("{pods}77")),
+        outside: ip(outside),
+        node: ip(node),
+        cluster_ip: ip(&format!("{services}10")),
+        other_ip: ip(&format!("{services}11")),
+        empty_ip: ip(&format!("{services}12")),
+        local_only_ip: ip(&format!("{services}13")),
+        unallocated: ip(&format!("{services}99")),
+    };
+    [
+        plan("10.0.0.", "172.30.0.", "203.0.113.5", "192.168.0.2"),
+        plan("fd00:10::", "fd00:96::", "2001:db8:ffff::5", "2001:db8::1"),
+    ]
+}
+
+pub(crate) const SERVICE_PORT: u16 = 80;
+pub(crate) const BACKEND_PORT: u16 = 8080;
+pub(crate) const NODE_PORT: u16 = 30080;
+pub(crate) const BACKEND_ID: u32 = 1;
+
+/// Loaded programs and their maps, on a BPF file system of their own.
+pub(crate) struct Bench {
+    pub(crate) datapath: Datapath,
+    pub(crate) maps: KernelMaps,
+    pins: Pins,
+    _bpffs: BpfFs,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let bpffs = BpfFs::mount("packet").expect("root, to mount a BPF file system");
+        let root = bpffs.path().join("shunt");
+        let capacities = Capacities {
+            frontends: 256,
+            backends: 64,
+            slots: 256,
+            conntrack: 4096,
+            socket_flows: 256,
+            services: 64,
+        };
+        let options =
+            Options { bpffs: root.clone(), cgroup: None, capacities, tc_mode: TcMode::Auto, log_level: 0 };
+        let datapath = Datapath::open(options).expect("the programs load");
+        let maps = datapath.maps().expect("the maps open");
+        let mut bench = Self { datapath, maps, pins: Pins::new(root), _bpffs: bpffs };
+        bench.settle();
+        bench
+    }
+
+    fn settle(&mut self) {
+        let settings = Settings {
+            flags: flags::PODS_BY_CIDR_V4 | flags::PODS_BY_CIDR_V6,
+            snat_port_first: SNAT_PORTS.start,
+            snat_port_count: SNAT_PORTS.len() as u16,
+            pod_cidr_v4: [10, 0, 0, 0].into(),
+            pod_cidr_bits_v4: 8,
+            pod_cidr_v6: "fd00:10::".parse::<std::net::Ipv6Addr>().expect("an address").into(),
+            pod_cidr_bits_v6: 32,
+            ..Settings::default()
+        };
+        self.maps.put_settings(&settings).expect("settings");
+        let [v4, v6] = plans();
+        let device = Device { snat_v4: v4_of(v4.node), snat_v6: v6_of(v6.node), ..Device::default() };
+        self.maps.replace_devices(&[(1, device)]).expect("devices");
+        populate(self.maps.v4(), &v4, v4_of, 16);
+        populate(self.maps.v6(), &v6, v6_of, 112);
+    }
+
+    pub(crate) fn ingress(&mut self, frame: &[u8]) -> Run {
+        self.datapath.run_ingress(frame, 1).expect("the kernel takes the frame")
+    }
+
+    pub(crate) fn egress(&mut self, frame: &[u8]) -> Run {
+        self.datapath.run_egress(frame, 1).expect("the kernel takes the frame")
+    }
+
+    /// Through ingress; the flow that the stack sees.
+    pub(crate) fn enters(&mut self, flow: Flow, tcp_flags: u8) -> Flow {
+        let run = self.ingress(&frame(flow, tcp_flags));
+        assert_eq!(run.action, CONTINUE);
+        checked(&run.packet)
+    }
+
+    /// Through egress; the flow on the wire.
+    pub(crate) fn leaves(&mut self, flow: Flow, tcp_flags: u8) -> Flow {
+        let run = self.egress(&frame(flow, tcp_flags));
+        assert_eq!(run.action, CONTINUE);
+        checked(&run.packet)
+    }
+
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
+        let drops = PinnedMaps::open(self.pins.clone()).and_then(|maps| maps.drops()).expect("counters");
+        drops.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count)
+    }
+}
+
+pub(crate) fn v4_of(addr: IpAddr) -> Ip4 {
+    match addr {
+        IpAddr::V4(addr) => addr.into(),
+        IpAddr::V6(addr) => panic!("{addr} is not IPv4"),
+    }
+}
+
+pub(crate) fn v6_of(addr: IpAddr) -> Ip6 {
+    match addr {
+        IpAddr::V6(addr) => addr.into(),
+        IpAddr::V4(addr) => panic!("{addr} is not IPv6"),
+    }
+}
+
+const PROTOCOLS: [u8; 3] = [6, 17, 132];
+
+/// One service with one backend on all its faces, one without backends, one whose policy
+/// is Local with backends elsewhere only.
+fn populate<A: KernelAddr>(
+    maps: &mut impl FamilyMaps<A>,
+    plan: &Plan,
+    addr: fn(IpAddr) -> A,
+    cidr_bits: u32,
+) {
+    for (id, proto) in (BACKEND_ID..).zip(PROTOCOLS) {
+        let backend =
+            Backend { addr: addr(plan.backend), port: BACKEND_PORT, proto, flags: backends::flags::PRESENT };
+        maps.put_backends(&[(id, backend)]).expect("a backend");
+        maps.put_slots(id, &[id]).expect("a slot");
+        let one = SlotRange { offset: id, len: 1 };
+        let none = SlotRange::default();
+        let mut put = |addr: A, port, kind: Kind, cluster, rules| {
+            let key = FrontendKey { addr, port, proto, pad: 0 };
+            let row = Frontend {
+                service: 1,
+                rules,
+                cluster,
+                local: none,
+                affinity_secs: 0,
+                kind: kind.0,
+                pad: [0; 3],
+            };
+            maps.put_frontends(&[(key, row)]).expect("a frontend");
+        };
+        let rule = ClientRule;
+        let cluster_ip = ClientRule::pack(rule(0), rule(ClientRule::SNAT), rule(ClientRule::SNAT));
+        let masked = ClientRule::pack(rule(ClientRule::SNAT), rule(ClientRule::SNAT), rule(ClientRule::SNAT));
+        let local = rule(ClientRule::LOCAL | ClientRule::DROP);
+        put(addr(plan.cluster_ip), SERVICE_PORT, Kind::CLUSTER_IP, one, cluster_ip);
+        put(addr(plan.other_ip), SERVICE_PORT, Kind::CLUSTER_IP, one, cluster_ip);
+        put(addr(plan.empty_ip), SERVICE_PORT, Kind::CLUSTER_IP, none, cluster_ip);
+        put(
+            addr(plan.local_only_ip),
+            SERVICE_PORT,
+            Kind::CLUSTER_IP,
+            one,
+            ClientRule::pack(local, local, local),
+        );
+        put(A::default(), NODE_PORT, Kind::NODE_PORT, one, masked);
+    }
+    let whole = FrontendKey { addr: addr(plan.cluster_ip), port: 0, proto: 0, pad: 0 };
+    let row = Frontend { kind: Kind::ADDRESS.0, ..Frontend::default() };
+    maps.put_frontends(&[(whole, row)]).expect("the address");
+    maps.put_node_addresses(&[(addr(plan.node), NODE_PORTS)]).expect("the node's address");
+    let net = ipnet::IpNet::new(plan.cluster_ip, cidr_bits as u8).expect("a prefix").network();
+    maps.put_service_cidrs(&[Prefix { bits: cidr_bits, addr: addr(net) }]).expect("a ServiceCIDR");
+}

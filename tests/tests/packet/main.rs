@@ -1,0 +1,12 @@
+//! Packets through the real programs, by `BPF_PROG_TEST_RUN`: what goes in, what comes out,
+//! what was counted. Cases stand in the order in which a packet lives, and run for both
+//! families.
+
+mod bench;
+mod frames;
+
+mod forward;
+mod hostile;
+mod refuse;
+mod reply;
+mod verifier;
