@@ -85,8 +85,26 @@ macro_rules! family {
     };
 }
 
-family!(Ip4, FRONTENDS_V4, SLOTS_V4, BACKENDS_V4, CONNTRACK_V4, NODE_ADDRS_V4, SERVICE_CIDR_V4, SOCK_FLOWS_V4);
-family!(Ip6, FRONTENDS_V6, SLOTS_V6, BACKENDS_V6, CONNTRACK_V6, NODE_ADDRS_V6, SERVICE_CIDR_V6, SOCK_FLOWS_V6);
+family!(
+    Ip4,
+    FRONTENDS_V4,
+    SLOTS_V4,
+    BACKENDS_V4,
+    CONNTRACK_V4,
+    NODE_ADDRS_V4,
+    SERVICE_CIDR_V4,
+    SOCK_FLOWS_V4
+);
+family!(
+    Ip6,
+    FRONTENDS_V6,
+    SLOTS_V6,
+    BACKENDS_V6,
+    CONNTRACK_V6,
+    NODE_ADDRS_V6,
+    SERVICE_CIDR_V6,
+    SOCK_FLOWS_V6
+);
 
 #[btf_map]
 static DEVICES: HashMap<u32, Device, { devices::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();

@@ -164,7 +164,8 @@ fn connect_from_host<P: Packet, A: Family>(
     let original = &parsed.tuple;
     let to_backend = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &to_backend)?;
-    let row = |target: &Tuple<A>, role| conntrack::row(frontend.service, choice.id, target, role, flags::SNAT);
+    let row =
+        |target: &Tuple<A>, role| conntrack::row(frontend.service, choice.id, target, role, flags::SNAT);
     let mut reply = row(&original.reversed(), Role::REV_HOST);
     reply.ifindex = packet.ifindex();
     let target = snat::claim(&to_backend, snat::address::<A>(out)?, &reply)?;

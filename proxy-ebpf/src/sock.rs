@@ -4,10 +4,7 @@
 //! What must be dropped is left alone here: the packet path drops it, in silence.
 
 use aya_ebpf::{
-    EbpfContext as _,
-    bindings::bpf_sock_addr,
-    helpers::generated as helper,
-    macros::cgroup_sock_addr,
+    EbpfContext as _, bindings::bpf_sock_addr, helpers::generated as helper, macros::cgroup_sock_addr,
     programs::SockAddrContext,
 };
 use proxy_common::{
@@ -132,7 +129,12 @@ fn set_port(sock: *mut bpf_sock_addr, port: u16) {
 }
 
 #[inline(always)]
-fn translate<A: Tables>(ctx: &SockAddrContext, stage: Stage, peer: Peer<A>, replace: impl Fn(Peer<A>)) -> i32 {
+fn translate<A: Tables>(
+    ctx: &SockAddrContext,
+    stage: Stage,
+    peer: Peer<A>,
+    replace: impl Fn(Peer<A>),
+) -> i32 {
     // SAFETY: the context is valid while the program runs.
     let proto = unsafe { (*ctx.sock_addr).protocol } as u8;
     if proto != proto::TCP && proto != proto::UDP {
@@ -165,7 +167,9 @@ fn translate<A: Tables>(ctx: &SockAddrContext, stage: Stage, peer: Peer<A>, repl
         Lookup::Drop(_) | Lookup::None => return ALLOW,
     };
     let there = key(&peer, TO_BACKEND);
-    if stage == Stage::Send && let Some(known) = known_backend(&there, frontend) {
+    if stage == Stage::Send
+        && let Some(known) = known_backend(&there, frontend)
+    {
         replace(known);
         return ALLOW;
     }

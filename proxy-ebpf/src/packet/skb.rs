@@ -155,8 +155,9 @@ impl<L: Link> Packet for Skb<L> {
             flags |= u64::from(BPF_F_MARK_MANGLED_0);
         }
         // SAFETY: the helper checks the offset.
-        let replace =
-            |flags| unsafe { helper::bpf_l4_csum_replace(self.skb, offset as u32, 0, u64::from(diff), flags) };
+        let replace = |flags| unsafe {
+            helper::bpf_l4_csum_replace(self.skb, offset as u32, 0, u64::from(diff), flags)
+        };
         if change.pseudo_header && change.ipv6 {
             match replace(flags | BPF_F_IPV6) {
                 EINVAL => ok(replace(flags)),

@@ -46,8 +46,9 @@ fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
             let opens = parsed.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN;
             opens && (closing(entry.tcp_flags) || reply_is_closing(entry, parsed))
         }
-        proto::UDP => maps::backend::<A>(entry.backend)
-            .is_none_or(|b| b.addr != entry.dst || b.port != entry.dport),
+        proto::UDP => {
+            maps::backend::<A>(entry.backend).is_none_or(|b| b.addr != entry.dst || b.port != entry.dport)
+        }
         _ => false,
     }
 }
@@ -100,7 +101,11 @@ pub fn row<A: Tables>(service: u32, backend: u32, target: &Tuple<A>, role: Role,
 
 /// Enters a new connection at ingress; returns the tuple to write into its packet.
 #[inline(always)]
-pub fn create<A: Tables>(parsed: &Parsed<A>, service: u32, choice: &Choice<A>) -> Result<Tuple<A>, DropReason> {
+pub fn create<A: Tables>(
+    parsed: &Parsed<A>,
+    service: u32,
+    choice: &Choice<A>,
+) -> Result<Tuple<A>, DropReason> {
     let original = &parsed.tuple;
     let backend = choice.backend;
     // A pod that reaches itself must see a foreign source, else it would answer itself directly.

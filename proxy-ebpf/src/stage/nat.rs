@@ -10,7 +10,11 @@ use crate::packet::{
 
 /// Rewrites the packet from the tuple it has to `new`.
 #[inline(always)]
-pub fn rewrite<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, new: &Tuple<A>) -> Result<(), DropReason> {
+pub fn rewrite<P: Packet, A: Network>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    new: &Tuple<A>,
+) -> Result<(), DropReason> {
     let old = &parsed.tuple;
     let at = parsed.transport.offset;
     let src = checksum::diff(old.src.words(), new.src.words());
@@ -44,7 +48,11 @@ fn ports_word<A>(tuple: &Tuple<A>) -> u32 {
 
 /// SCTP covers no addresses, so only a change of ports counts (RFC 9260 §6.8).
 #[inline(always)]
-fn update_sctp<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, ports_xor: u32) -> Result<(), DropReason> {
+fn update_sctp<P: Packet, A: Network>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    ports_xor: u32,
+) -> Result<(), DropReason> {
     let at = parsed.transport.offset;
     let sctp = packet.read::<Sctp>(at).ok_or(DropReason::RewriteFailed)?;
     // A zero is a checksum the sender's kernel left to the hardware, which computes it after us.

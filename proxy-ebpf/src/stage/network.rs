@@ -35,7 +35,11 @@ pub trait Network: Tables {
     /// Writes source and destination, and mends the header checksum by `diff`.
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason>;
     /// Turns the IP header into one for a TCP segment without payload back to the sender.
-    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, tcp_len: u16) -> Result<(), DropReason>;
+    fn turn_around<P: Packet>(
+        packet: &P,
+        transport: &Transport<Self>,
+        tcp_len: u16,
+    ) -> Result<(), DropReason>;
     /// Writes IP and ICMP header of "port unreachable" into room opened before the IP
     /// header. `quoted_sum` is the sum of the quoted transport bytes, `quoted_len` their number.
     fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason>;
@@ -73,7 +77,11 @@ impl Network for Ip4 {
     }
 
     #[inline(always)]
-    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, tcp_len: u16) -> Result<(), DropReason> {
+    fn turn_around<P: Packet>(
+        packet: &P,
+        transport: &Transport<Self>,
+        tcp_len: u16,
+    ) -> Result<(), DropReason> {
         let mut ip = packet.read::<Ipv4>(P::L2_LEN).ok_or(DropReason::RewriteFailed)?;
         let total_len = ((transport.offset - P::L2_LEN) as u16 + tcp_len).to_be();
         let fragment = DONT_FRAGMENT.to_be();
@@ -164,7 +172,11 @@ impl Network for Ip6 {
     }
 
     #[inline(always)]
-    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, tcp_len: u16) -> Result<(), DropReason> {
+    fn turn_around<P: Packet>(
+        packet: &P,
+        transport: &Transport<Self>,
+        tcp_len: u16,
+    ) -> Result<(), DropReason> {
         let mut ip = packet.read::<Ipv6>(P::L2_LEN).ok_or(DropReason::RewriteFailed)?;
         ip.payload_len = ((transport.offset - P::L2_LEN) as u16 - 40 + tcp_len).to_be();
         ip.hop_limit = TTL;
