@@ -1,5 +1,6 @@
 //! The agent: `watch → model → plan → dataplane → kernel`.
 
+pub mod cli;
 pub mod config;
 pub mod dataplane;
 pub mod kernel;

@@ -1,0 +1,229 @@
+//! The command line: what `shunt` understands, and the commands that look at the pinned
+//! maps. They need no agent.
+
+pub mod conns;
+pub mod rows;
+pub mod services;
+pub mod table;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::addr::{Ip4, Ip6};
+use serde::Serialize;
+
+use self::rows::{Names, Rows};
+use crate::{
+    config::{DatapathLevel, LogFormat, Overrides, SocketLb},
+    kernel::{self, DEFAULT_BPFFS, Netlink, PinnedMaps, Pins},
+};
+
+/// Service traffic in eBPF: a drop-in replacement for kube-proxy on any CNI.
+#[derive(Debug, Parser)]
+#[command(name = "shunt", version, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `shunt` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run on a node and deliver service traffic.
+    #[command(after_help = AGENT_EXAMPLES)]
+    Agent(AgentArgs),
+    /// Remove every trace of the agent from this node: programs, links, maps.
+    #[command(after_help = "Examples:\n  shunt cleanup\n  shunt cleanup --bpffs /sys/fs/bpf/other")]
+    Cleanup(BpffsArg),
+    /// Look at the services.
+    #[command(subcommand)]
+    Service(ServiceCommand),
+    /// Look at the connections.
+    #[command(subcommand)]
+    Conn(ConnCommand),
+}
+
+const AGENT_EXAMPLES: &str = "Examples:
+  In a pod with a service account:
+    shunt agent --hostname-override \"$NODE_NAME\" --config /etc/shunt/config.yaml
+  Outside of one:
+    shunt agent --kubeconfig /etc/kubernetes/kubelet.conf
+  Without a cluster:
+    kubectl get svc,endpointslices,nodes -A -o yaml > manifests/all.yaml
+    shunt agent --manifests manifests --hostname-override node-1
+
+What the agent sets up stays when it ends, and traffic goes on; `shunt cleanup` removes it.";
+
+/// `shunt agent`
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Read Services, EndpointSlices, Nodes and ServiceCIDRs from the YAML and JSON files
+    /// of a directory, and follow their changes.
+    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
+    pub manifests: Option<PathBuf>,
+    /// Watch the API server this file names; without it, that of the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of this node in the cluster [default: the host name, lower-cased].
+    #[arg(long, value_name = "NODE")]
+    pub hostname_override: Option<String>,
+    /// Directory for pinned maps and links, on a bpf file system [default: /sys/fs/bpf/shunt].
+    #[arg(long, value_name = "DIR")]
+    pub bpffs: Option<PathBuf>,
+    /// Cgroup whose processes socket LB serves [default: the root of the cgroup v2 hierarchy].
+    #[arg(long, value_name = "DIR")]
+    pub cgroup: Option<PathBuf>,
+    /// KubeProxyConfiguration and ShuntConfiguration documents. Flags win over them.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Whose connections are translated when they are opened, not packet by packet [default: all].
+    #[arg(long, value_name = "WHOSE")]
+    pub socket_lb: Option<SocketLb>,
+    /// How log lines are written [default: text].
+    #[arg(long)]
+    pub log_format: Option<LogFormat>,
+    /// error, warn, info, debug or trace, or such levels per module [default: info].
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// What the eBPF programs log about packets; off costs nothing [default: off].
+    #[arg(long, value_name = "LEVEL")]
+    pub datapath_log_level: Option<DatapathLevel>,
+}
+
+impl AgentArgs {
+    /// The flags that win over the configuration file.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            hostname: self.hostname_override.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            bpffs: self.bpffs.clone(),
+            cgroup: self.cgroup.clone(),
+            socket_lb: self.socket_lb,
+            log_format: self.log_format,
+            log_level: self.log_level.clone(),
+            datapath_log_level: self.datapath_log_level,
+        }
+    }
+}
+
+/// Where the agent pinned its maps.
+#[derive(Debug, Args)]
+pub struct BpffsArg {
+    /// Directory of the pinned maps and links.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_BPFFS)]
+    pub bpffs: PathBuf,
+}
+
+/// `shunt service`
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    /// Show the addresses services answer on, their policies and their backends.
+    ///
+    /// CONNECTIONS are those whose packets are rewritten; connections that socket LB
+    /// translated when they were opened need no tracking and are not counted.
+    #[command(after_help = "Examples:\n  shunt service list\n  shunt service list -o wide\n  \
+                      shunt service list -o json | jq '.[] | select(.backends == [])'\n\n\
+                      A backend marked * runs on this node.")]
+    List(ListArgs<ServiceOutput>),
+}
+
+/// `shunt conn`
+#[derive(Debug, Subcommand)]
+pub enum ConnCommand {
+    /// Show the connections whose packets are rewritten.
+    ///
+    /// Connections that socket LB translated when they were opened need no tracking and are not listed.
+    #[command(after_help = "Examples:\n  shunt conn list\n  shunt conn list -o json | jq length")]
+    List(ListArgs<ConnOutput>),
+}
+
+/// Flags of all lists.
+#[derive(Debug, Args)]
+pub struct ListArgs<O: ValueEnum + Clone + Default + Send + Sync + 'static> {
+    /// How to show it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: O,
+    /// Show service ids in place of names.
+    #[arg(short, long)]
+    pub numeric: bool,
+    /// Where the maps are.
+    #[command(flatten)]
+    pub bpffs: BpffsArg,
+}
+
+/// How services are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ServiceOutput {
+    /// The main columns.
+    #[default]
+    Table,
+    /// Every column and every backend.
+    Wide,
+    /// Everything, for programs.
+    Json,
+}
+
+/// How connections are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ConnOutput {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// `shunt service list`
+pub fn list_services(args: &ListArgs<ServiceOutput>) -> Result<String> {
+    let maps = PinnedMaps::open(Pins::new(&args.bpffs.bpffs))?;
+    let names = Names::read(&maps, args.numeric)?;
+    let mut views = services::frontends(&Rows::<Ip4>::read(&maps)?, &names);
+    views.extend(services::frontends(&Rows::<Ip6>::read(&maps)?, &names));
+    services::sort(&mut views);
+    match args.output {
+        ServiceOutput::Table => Ok(table::services(&views, false)),
+        ServiceOutput::Wide => Ok(table::services(&views, true)),
+        ServiceOutput::Json => json(&views),
+    }
+}
+
+/// `shunt conn list`
+pub fn list_connections(args: &ListArgs<ConnOutput>) -> Result<String> {
+    let maps = PinnedMaps::open(Pins::new(&args.bpffs.bpffs))?;
+    let names = Names::read(&maps, args.numeric)?;
+    let now = monotonic_nanos()?;
+    let mut views = conns::connections(&Rows::<Ip4>::read(&maps)?, &names, now);
+    views.extend(conns::connections(&Rows::<Ip6>::read(&maps)?, &names, now));
+    conns::sort(&mut views);
+    match args.output {
+        ConnOutput::Table => Ok(table::connections(&views)),
+        ConnOutput::Json => json(&views),
+    }
+}
+
+/// `shunt cleanup`: what was removed, a line each.
+pub async fn cleanup(args: &BpffsArg) -> Result<String> {
+    let host = Netlink::connect()?.host().await?;
+    let links: BTreeMap<u32, String> = host.links.into_iter().map(|(i, link)| (i, link.name)).collect();
+    let removed = kernel::cleanup(&args.bpffs, &links)?;
+    if removed.is_empty() {
+        return Ok(format!("nothing to remove: no agent has left anything at {}", args.bpffs.display()));
+    }
+    Ok(removed.iter().map(|what| format!("removed {what}")).collect::<Vec<_>>().join("\n"))
+}
+
+fn json(views: &impl Serialize) -> Result<String> {
+    serde_json::to_string_pretty(views).context("cannot write JSON")
+}
+
+/// The clock of `bpf_ktime_get_ns`.
+fn monotonic_nanos() -> Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("cannot read the clock")?;
+    Ok(std::time::Duration::from(now).as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Tables for people.
+
+use std::time::Duration;
+
+use comfy_table::{ContentArrangement, Table, presets};
+
+use super::{conns::ConnView, services::FrontendView};
+
+/// Backends in a cell of the short table; a service may have thousands.
+const BACKENDS_SHOWN: usize = 4;
+
+/// The table of `shunt service list`.
+pub fn services(views: &[FrontendView], wide: bool) -> String {
+    let mut header = vec!["SERVICE", "KIND", "FRONTEND", "PROTO", "POLICY", "BACKENDS", "CONNECTIONS"];
+    if wide {
+        header.extend(["AFFINITY", "POD", "NODE", "EXTERNAL"]);
+    }
+    let mut table = plain(&header);
+    // Rows for a whole address only say that its other ports are refused.
+    for view in views.iter().filter(|view| wide || view.port != 0) {
+        let mut row = vec![
+            view.service.clone(),
+            view.kind.to_owned(),
+            frontend(view, wide),
+            view.protocol.to_owned(),
+            view.policy.to_owned(),
+            backends(view, wide),
+            view.connections.to_string(),
+        ];
+        if wide {
+            let rules = &view.rules;
+            let words = |words: &[&str]| if words.is_empty() { "-".to_owned() } else { words.join(",") };
+            row.push(if view.affinity_seconds == 0 {
+                "-".into()
+            } else {
+                format!("{}s", view.affinity_seconds)
+            });
+            row.extend([&rules.pod, &rules.node, &rules.external].map(|rule| words(rule)));
+        }
+        table.add_row(row);
+    }
+    table.trim_fmt()
+}
+
+fn frontend(view: &FrontendView, wide: bool) -> String {
+    let with_port = |address: &String| match view.port {
+        0 => address.clone(),
+        port if address.contains(':') => format!("[{address}]:{port}"),
+        port => format!("{address}:{port}"),
+    };
+    if wide && !view.node_addresses.is_empty() {
+        return view.node_addresses.iter().map(with_port).collect::<Vec<_>>().join("\n");
+    }
+    with_port(&view.address)
+}
+
+/// One backend per line, those on this node with a mark.
+fn backends(view: &FrontendView, wide: bool) -> String {
+    if view.backends.is_empty() {
+        return if view.port == 0 { "-".into() } else { "<none>".into() };
+    }
+    let shown = if wide { view.backends.len() } else { BACKENDS_SHOWN };
+    let mut lines: Vec<String> = Vec::new();
+    for backend in view.backends.iter().take(shown) {
+        let mark = if backend.local { " *" } else { "" };
+        let count = if wide { format!(" ({})", backend.connections) } else { String::new() };
+        lines.push(format!("{}{mark}{count}", backend.address));
+    }
+    if view.backends.len() > shown {
+        lines.push(format!("… {} more", view.backends.len() - shown));
+    }
+    lines.join("\n")
+}
+
+/// The table of `shunt conn list`.
+pub fn connections(views: &[ConnView]) -> String {
+    let mut table = plain(&["SERVICE", "PROTO", "CLIENT", "FRONTEND", "BACKEND", "SNAT", "STATE", "IDLE"]);
+    for view in views {
+        table.add_row([
+            view.service.clone(),
+            view.protocol.to_owned(),
+            view.client.to_string(),
+            view.frontend.to_string(),
+            view.backend.to_string(),
+            view.snat.map_or_else(|| "-".to_owned(), |snat| snat.to_string()),
+            view.state.map_or("-", |state| state.name()).to_owned(),
+            format!("{:?}", Duration::from_secs(view.idle_seconds)),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+/// A table without lines, for eyes and for `awk`.
+fn plain(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().copied());
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}

@@ -1,0 +1,224 @@
+//! Views from rows made by hand.
+
+use std::collections::HashMap;
+
+use clap::CommandFactory;
+use proxy_common::{
+    maps::{
+        backends::{Backend, flags as backend},
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags as ct},
+        frontends::{ClientRule, Frontend, FrontendKey, Kind},
+        node_addresses,
+        slots::SlotRange,
+    },
+    proto,
+    tuple::Tuple,
+};
+
+use super::{conns::TcpState, *};
+
+const VIP: Ip4 = Ip4 { octets: [10, 96, 0, 1] };
+const NODE: Ip4 = Ip4 { octets: [192, 168, 0, 2] };
+const CLIENT: Ip4 = Ip4 { octets: [203, 0, 113, 9] };
+const POD: Ip4 = Ip4 { octets: [10, 0, 0, 5] };
+const FAR: Ip4 = Ip4 { octets: [10, 0, 1, 6] };
+
+fn names() -> Names {
+    Names::new(HashMap::from([(1, "default/web:http".to_owned())]), false)
+}
+
+fn key(addr: Ip4, port: u16) -> FrontendKey<Ip4> {
+    FrontendKey { addr, port, proto: proto::TCP, pad: 0 }
+}
+
+/// A ClusterIP, its NodePort with policy Local, and the row of the whole address.
+fn rows() -> Rows<Ip4> {
+    let rule = |bits| ClientRule(bits);
+    let cluster_ip = Frontend {
+        service: 1,
+        kind: Kind::CLUSTER_IP.0,
+        cluster: SlotRange { offset: 1, len: 2 },
+        ..Frontend::default()
+    };
+    let node_port = Frontend {
+        kind: Kind::NODE_PORT.0,
+        rules: ClientRule::pack(rule(0), rule(ClientRule::SNAT), rule(ClientRule::LOCAL | ClientRule::DROP)),
+        local: SlotRange { offset: 3, len: 1 },
+        affinity_secs: 60,
+        ..cluster_ip
+    };
+    let address = Frontend { kind: Kind::ADDRESS.0, service: 1, ..Frontend::default() };
+    let pod = Backend { addr: POD, port: 8080, proto: proto::TCP, flags: backend::PRESENT | backend::LOCAL };
+    let far = Backend { addr: FAR, flags: backend::PRESENT, ..pod };
+    Rows {
+        frontends: vec![
+            (key(VIP, 80), cluster_ip),
+            (key(Ip4::default(), 30080), node_port),
+            (FrontendKey { addr: VIP, ..FrontendKey::default() }, address),
+        ],
+        backends: HashMap::from([(7, pod), (8, far)]),
+        slots: vec![99, 8, 7, 7],
+        conntrack: HashMap::new(),
+        node_addresses: vec![(NODE, node_addresses::flags::NODE_PORTS), (POD, 0)],
+    }
+}
+
+/// A masqueraded connection from outside to the NodePort.
+fn connect(rows: &mut Rows<Ip4>, sport: u16, forward: u8, reply: u8) {
+    let original = Tuple { src: CLIENT, dst: NODE, sport, dport: 30080, proto: proto::TCP };
+    let target = Tuple { dst: POD, dport: 8080, ..original };
+    let masked = Tuple { src: NODE, sport: sport + 1, ..target };
+    let mut row = |at: Tuple<Ip4>, hook, to: Tuple<Ip4>, role: Role, tcp_flags| {
+        let entry = CtEntry {
+            last_seen: 5_000_000_000,
+            service: 1,
+            backend: 7,
+            src: to.src,
+            dst: to.dst,
+            sport: to.sport,
+            dport: to.dport,
+            role: role.0,
+            flags: ct::SNAT,
+            tcp_flags,
+            ..CtEntry::default()
+        };
+        rows.conntrack.insert(CtKey::new(&at, hook), entry);
+    };
+    row(original, INGRESS, target, Role::DNAT, forward);
+    row(target, EGRESS, masked, Role::SNAT, forward);
+    row(masked.reversed(), INGRESS, target.reversed(), Role::REV_SNAT, reply);
+    row(target.reversed(), EGRESS, original.reversed(), Role::REV_DNAT, reply);
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+const FIN: u8 = 1;
+
+#[test]
+fn services_with_their_policies_and_backends() {
+    let mut rows = rows();
+    connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
+    connect(&mut rows, 5000, SYN | ACK | FIN, SYN | ACK | FIN);
+    let mut views = services::frontends(&rows, &names());
+    services::sort(&mut views);
+    let brief: Vec<_> = views
+        .iter()
+        .map(|v| {
+            let backends: Vec<_> = v
+                .backends
+                .iter()
+                .map(|b| format!("{}{}={}", b.address, if b.local { "*" } else { "" }, b.connections))
+                .collect();
+            let backends = backends.join(" ");
+            format!(
+                "{} {} {}:{} {} {} [{backends}]",
+                v.service, v.kind, v.address, v.port, v.policy, v.connections
+            )
+        })
+        .collect();
+    assert_eq!(
+        brief,
+        [
+            "default/web:http Address 10.96.0.1:0 Cluster 0 []",
+            "default/web:http ClusterIP 10.96.0.1:80 Cluster 0 [10.0.0.5:8080*=0 10.0.1.6:8080=0]",
+            "default/web:http NodePort *:30080 Local 1 [10.0.0.5:8080*=1 10.0.1.6:8080=0]",
+        ]
+    );
+    assert_eq!(views[2].node_addresses, ["192.168.0.2"]);
+    assert_eq!(views[2].rules.external, ["local", "drop"]);
+}
+
+#[test]
+fn connections_with_their_source_and_state() {
+    let mut rows = rows();
+    connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
+    connect(&mut rows, 5000, SYN, 0);
+    let mut views = conns::connections(&rows, &names(), 8_000_000_000);
+    conns::sort(&mut views);
+    let [first, second] = &views[..] else { panic!("one row each: {views:?}") };
+    assert_eq!(first.client.to_string(), "203.0.113.9:4000");
+    assert_eq!(first.frontend.to_string(), "192.168.0.2:30080");
+    assert_eq!(first.backend.to_string(), "10.0.0.5:8080");
+    assert_eq!(first.snat.map(|s| s.to_string()).as_deref(), Some("192.168.0.2:4001"));
+    assert_eq!((first.state, first.idle_seconds), (Some(TcpState::Established), 3));
+    assert_eq!(second.state, Some(TcpState::SynSent));
+}
+
+#[test]
+fn a_connection_without_masquerade_shows_none() {
+    let mut rows = rows();
+    let original = Tuple { src: POD, dst: VIP, sport: 4000, dport: 80, proto: proto::TCP };
+    let entry = CtEntry {
+        service: 3,
+        backend: 8,
+        src: POD,
+        dst: FAR,
+        sport: 4000,
+        dport: 8080,
+        ..CtEntry::default()
+    };
+    rows.conntrack.insert(CtKey::new(&original, INGRESS), entry);
+    let views = conns::connections(&rows, &names(), 0);
+    assert_eq!((views[0].snat, views[0].service.as_str()), (None, "?(3)"));
+}
+
+#[test]
+fn broken_rows_are_shown_and_nothing_panics() {
+    let mut rows = rows();
+    rows.frontends[0].1.cluster = SlotRange { offset: 0, len: u32::MAX };
+    rows.frontends[0].1.kind = 77;
+    rows.frontends[0].1.service = 5;
+    let views = services::frontends(&rows, &names());
+    assert_eq!((views[0].kind, views[0].service.as_str()), ("Unknown", "?(5)"));
+    let addresses: Vec<_> = views[0].backends.iter().map(|b| b.address.as_str()).collect();
+    assert_eq!(addresses, ["?(99)", "10.0.0.5:8080", "10.0.1.6:8080"]);
+}
+
+#[test]
+fn tables_read_well() {
+    let mut rows = rows();
+    connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
+    let mut views = services::frontends(&rows, &names());
+    services::sort(&mut views);
+    assert_eq!(
+        table::services(&views, false),
+        "\
+SERVICE           KIND       FRONTEND      PROTO  POLICY   BACKENDS         CONNECTIONS
+default/web:http  ClusterIP  10.96.0.1:80  TCP    Cluster  10.0.0.5:8080 *  0
+                                                           10.0.1.6:8080
+default/web:http  NodePort   *:30080       TCP    Local    10.0.0.5:8080 *  1
+                                                           10.0.1.6:8080"
+    );
+    let wide = table::services(&views, true);
+    assert!(wide.contains("10.0.0.5:8080 * (1)") && wide.contains("local,drop"), "{wide}");
+    let conns = table::connections(&conns::connections(&rows, &names(), 8_000_000_000));
+    assert_eq!(
+        conns,
+        "\
+SERVICE           PROTO  CLIENT            FRONTEND           BACKEND        SNAT              STATE        IDLE
+default/web:http  TCP    203.0.113.9:4000  192.168.0.2:30080  10.0.0.5:8080  192.168.0.2:4001  ESTABLISHED  3s"
+    );
+    let numeric = Names::new(HashMap::from([(1, "default/web".to_owned())]), true);
+    assert_eq!(numeric.of(1), "#1");
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    Cli::command().debug_assert();
+    for line in [
+        "shunt agent --manifests m --hostname-override n --bpffs b --cgroup c --config f --socket-lb host \
+         --log-format json --log-level debug --datapath-log-level trace",
+        "shunt cleanup --bpffs b",
+        "shunt service list -o wide -n",
+        "shunt conn list -o json",
+    ] {
+        Cli::try_parse_from(line.split_whitespace()).unwrap();
+    }
+    for line in [
+        "shunt agent --manifests m --kubeconfig k",
+        "shunt conn list -o wide",
+        "shunt agent --socket-lb some",
+    ] {
+        assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+    }
+}
