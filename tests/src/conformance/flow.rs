@@ -63,7 +63,13 @@ pub(super) fn check(scene: &Scene, flow: &Flow, memory: &mut Memory) -> Result<(
 }
 
 fn describe(flow: &Flow) -> String {
-    let via = format!("{:?}", flow.via).to_lowercase();
+    let via = match flow.via {
+        Via::Pod => "pod",
+        Via::LocalPod => "local-pod",
+        Via::Node => "node",
+        Via::External => "external",
+        Via::RemotePod => "remote-pod",
+    };
     format!("{} ({via}) → {} {}", flow.from, flow.to, flow.proto)
 }
 

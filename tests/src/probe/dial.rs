@@ -62,6 +62,10 @@ fn attempt(dial: &Dial, number: u32, kept: &mut HashMap<String, Kept>) -> Result
             }
             Ok(outcome)
         }
+        Proto::Http => Ok(match tcp::connect(dial.from, dial.source_port, dial.to, limit)? {
+            Ok(connection) => connection.get(limit),
+            Err(outcome) => outcome,
+        }),
         Proto::Udp => udp_attempt(dial, number, limit, kept),
         Proto::Sctp => sctp::dial(dial.from, dial.source_port, dial.to, limit),
         Proto::Icmp => icmp::dial(dial.from, dial.to.ip(), limit),

@@ -5,6 +5,8 @@
 //! everybody else to a worker outside it. One worker serves any number of namespaces.
 
 mod dial;
+mod forward;
+mod http;
 mod icmp;
 mod protocol;
 mod sctp;
@@ -14,7 +16,7 @@ mod tcp;
 mod udp;
 mod work;
 
-pub use protocol::{Answer, Arrival, Bulk, Dial, Exchange, Outcome, Proto, Serve};
+pub use protocol::{Answer, Arrival, Bulk, Dial, Exchange, Forward, Outcome, Proto, Serve};
 pub use work::work;
 
 use crate::{
@@ -59,10 +61,12 @@ impl Worker {
 
     /// Opens listening sockets and answers on them from then on.
     pub fn serve(&self, serve: Serve) -> Result<()> {
-        match self.ask(&Request::Serve(serve))? {
-            Reply::Done => Ok(()),
-            other => bail!("unexpected reply {other:?}"),
-        }
+        self.done(&Request::Serve(serve))
+    }
+
+    /// Passes connections on from then on. Each counts as an arrival.
+    pub fn forward(&self, forward: Forward) -> Result<()> {
+        self.done(&Request::Forward(forward))
     }
 
     /// Opens connections one after the other.
@@ -80,6 +84,13 @@ impl Worker {
     pub fn arrivals(&self) -> Result<Vec<Arrival>> {
         match self.ask(&Request::Arrivals)? {
             Reply::Arrivals(arrivals) => Ok(arrivals),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    fn done(&self, request: &Request) -> Result<()> {
+        match self.ask(request)? {
+            Reply::Done => Ok(()),
             other => bail!("unexpected reply {other:?}"),
         }
     }

@@ -19,6 +19,8 @@ pub enum Proto {
     Sctp,
     /// Echo request and reply; ports are zero.
     Icmp,
+    /// A GET and its answer.
+    Http,
 }
 
 impl fmt::Display for Proto {
@@ -28,6 +30,7 @@ impl fmt::Display for Proto {
             Proto::Udp => "UDP",
             Proto::Sctp => "SCTP",
             Proto::Icmp => "ICMP",
+            Proto::Http => "HTTP",
         })
     }
 }
@@ -35,6 +38,7 @@ impl fmt::Display for Proto {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     Serve(Serve),
+    Forward(Forward),
     Dial(Dial),
     Exchange(Exchange),
     Arrivals,
@@ -57,6 +61,19 @@ pub struct Serve {
     pub name: String,
     /// Where to listen; the unspecified address takes all.
     pub sockets: Vec<(Proto, SocketAddr)>,
+}
+
+/// A load balancer: connections to one address go on to others, in turn.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Forward {
+    /// File of the namespace.
+    pub netns: PathBuf,
+    /// Who the arrivals say they reached.
+    pub name: String,
+    /// Where to listen for TCP.
+    pub listen: SocketAddr,
+    /// Where to connect.
+    pub to: Vec<SocketAddr>,
 }
 
 /// Connections to open.

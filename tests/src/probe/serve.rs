@@ -1,6 +1,6 @@
 //! Listening sockets: one thread each, and a common list of what arrived.
 
-use super::{Arrival, Proto, Serve, icmp, sctp, tcp, udp};
+use super::{Arrival, Proto, Serve, http, icmp, sctp, tcp, udp};
 use crate::netns;
 use anyhow::Result;
 use std::{
@@ -21,6 +21,10 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    pub(super) fn new(name: &str, arrivals: &Arrivals) -> Self {
+        Self { name: name.into(), arrivals: Arc::clone(arrivals) }
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -33,7 +37,7 @@ impl Ledger {
 
 /// Opens the sockets inside the namespace; the threads that serve them may be anywhere.
 pub(super) fn start(serve: &Serve, arrivals: &Arrivals) -> Result<()> {
-    let ledger = Ledger { name: serve.name.as_str().into(), arrivals: Arc::clone(arrivals) };
+    let ledger = Ledger::new(&serve.name, arrivals);
     let file = File::open(&serve.netns)?;
     netns::inside(&file, || {
         for (proto, address) in &serve.sockets {
@@ -48,6 +52,10 @@ fn start_one(proto: Proto, address: SocketAddr, ledger: Ledger) -> Result<()> {
         Proto::Tcp => {
             let listener = tcp::listen(address)?;
             thread::spawn(move || tcp::serve(&listener, &ledger));
+        }
+        Proto::Http => {
+            let listener = tcp::listen(address)?;
+            thread::spawn(move || http::serve(listener, &ledger));
         }
         Proto::Udp => {
             let socket = udp::listen(address)?;

@@ -14,7 +14,7 @@ use std::{
 pub(super) fn open(family_of: IpAddr, proto: Proto) -> Result<Socket> {
     let v4 = family_of.is_ipv4();
     let (kind, protocol) = match proto {
-        Proto::Tcp => (Type::STREAM, Protocol::TCP),
+        Proto::Tcp | Proto::Http => (Type::STREAM, Protocol::TCP),
         Proto::Udp => (Type::DGRAM, Protocol::UDP),
         Proto::Sctp => (Type::RAW, Protocol::from(libc::IPPROTO_SCTP)),
         Proto::Icmp if v4 => (Type::RAW, Protocol::ICMPV4),

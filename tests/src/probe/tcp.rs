@@ -86,13 +86,26 @@ fn bind(socket: &Socket, from: Option<IpAddr>, port: Option<u16>, to: SocketAddr
 impl Connection {
     /// Sends a request and reads the answer.
     pub(super) fn exchange(&mut self, bulk: Bulk, limit: Duration) -> Outcome {
-        match self.try_exchange(bulk, limit) {
-            Ok(answer) => Outcome::Answered(answer),
-            Err(error) => match error.downcast_ref::<io::Error>() {
-                Some(io) => outcome_of(io, "exchange"),
-                None => Outcome::Failed(format!("{error:#}")),
-            },
-        }
+        outcome(self.try_exchange(bulk, limit))
+    }
+
+    /// Asks a web server, and is of no use afterwards.
+    pub(super) fn get(mut self, limit: Duration) -> Outcome {
+        outcome(self.try_get(limit))
+    }
+
+    fn try_get(&mut self, limit: Duration) -> Result<Answer> {
+        let mut stream = self.0.get_ref();
+        stream.set_read_timeout(Some(limit))?;
+        let peer = stream.peer_addr()?;
+        write!(stream, "GET / HTTP/1.1\r\nHost: {peer}\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        self.0.read_to_string(&mut text)?;
+        let (head, body) = text.split_once("\r\n\r\n").context("an HTTP answer")?;
+        ensure!(head.starts_with("HTTP/1.1 200 "), "the server said {head:?}");
+        let answer: Answer =
+            serde_json::from_str(body).with_context(|| format!("the server said {body:?}"))?;
+        Ok(Answer { peer, ..answer })
     }
 
     fn try_exchange(&mut self, bulk: Bulk, limit: Duration) -> Result<Answer> {
@@ -108,6 +121,16 @@ impl Connection {
         let answer: Answer =
             serde_json::from_str(&line).with_context(|| format!("the server said {line:?}"))?;
         Ok(Answer { peer, ..answer })
+    }
+}
+
+fn outcome(answer: Result<Answer>) -> Outcome {
+    match answer {
+        Ok(answer) => Outcome::Answered(answer),
+        Err(error) => match error.downcast_ref::<io::Error>() {
+            Some(io) => outcome_of(io, "exchange"),
+            None => Outcome::Failed(format!("{error:#}")),
+        },
     }
 }
 

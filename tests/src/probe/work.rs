@@ -3,6 +3,7 @@
 use super::{
     Exchange, Outcome,
     dial::{self, Kept},
+    forward,
     protocol::{Reply, Request},
     serve::{self, Arrivals},
 };
@@ -35,6 +36,10 @@ fn carry_out(line: &str, arrivals: &Arrivals, kept: &mut HashMap<String, Kept>) 
     Ok(match serde_json::from_str(line)? {
         Request::Serve(request) => {
             serve::start(&request, arrivals)?;
+            Reply::Done
+        }
+        Request::Forward(request) => {
+            forward::start(request, arrivals)?;
             Reply::Done
         }
         Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
