@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -129,12 +129,22 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the agent in the node's namespace; not in its cgroup, whose processes are the
-    /// ones served.
+    /// Starts the agent on its manifests.
     pub fn start(&mut self, node: &Namespace) -> Result<()> {
+        let manifests = self.manifests();
+        self.launch(node, "--manifests", &manifests)
+    }
+
+    /// Starts the agent on the API server that the kubeconfig names.
+    pub fn start_with_api_server(&mut self, node: &Namespace, kubeconfig: &Path) -> Result<()> {
+        self.launch(node, "--kubeconfig", kubeconfig)
+    }
+
+    /// In the node's namespace; not in its cgroup, whose processes are the ones served.
+    fn launch(&mut self, node: &Namespace, option: &str, source: &Path) -> Result<()> {
         ensure!(self.process.is_none(), "the agent of {} runs", self.name);
         let mut command = Command::new(binary("shunt")?);
-        command.arg("agent").arg("--manifests").arg(self.manifests());
+        command.arg("agent").arg(option).arg(source);
         command.args(["--hostname-override", &self.name]);
         command.arg("--bpffs").arg(self.bpffs.path()).arg("--cgroup").arg(self.cgroup.path());
         command.arg("--config").arg(self.config());

@@ -1,0 +1,89 @@
+//! The cluster tier: an agent fed by a real API server, on a node of the stage. Needs
+//! root and the binaries of a control plane; `cargo xtask test cluster` brings both.
+
+mod objects;
+mod world;
+
+use anyhow::Result;
+use objects::Kind;
+use tests::{agent::SocketLb, probe::Proto};
+use world::{FIRST, SECOND, VIP, VIP6, World};
+
+const CLIENT: &str = "10.0.0.2";
+const CLIENT6: &str = "fd00:10::2";
+const OUTSIDE: &str = "203.0.113.2";
+const NODE_PORT: &str = "192.168.0.2:30080";
+
+#[test]
+fn services_of_the_api_server_take_traffic() -> Result<()> {
+    let mut world = World::build(SocketLb::Off)?;
+    world.put(&[objects::service(), objects::slice(&[FIRST]), objects::slice6()])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    for proto in [Proto::Tcp, Proto::Udp] {
+        world.reaches("first", proto, CLIENT, VIP)?;
+        world.reaches("first", proto, CLIENT6, VIP6)?;
+        world.reaches("first", proto, OUTSIDE, NODE_PORT)?;
+    }
+    world.put(&[objects::slice(&[SECOND])])?;
+    world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)?;
+    world.put(&[objects::slice(&[])])?;
+    world.soon_refuses(Proto::Tcp, CLIENT, VIP)?;
+    world.delete(Kind::Service, objects::NAME)?;
+    world.soon_silent(Proto::Tcp, CLIENT, VIP)
+}
+
+#[test]
+fn sockets_are_translated_too() -> Result<()> {
+    let mut world = World::build(SocketLb::All)?;
+    world.put(&[objects::service(), objects::slice(&[FIRST]), objects::slice6()])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    for proto in [Proto::Tcp, Proto::Udp] {
+        world.reaches("first", proto, CLIENT, VIP)?;
+        world.reaches("first", proto, CLIENT6, VIP6)?;
+    }
+    world.put(&[objects::slice(&[SECOND])])?;
+    world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)
+}
+
+#[test]
+fn an_outage_of_the_api_server_changes_nothing() -> Result<()> {
+    let mut world = World::build(SocketLb::Off)?;
+    world.put(&[objects::service(), objects::slice(&[FIRST])])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    world.stop_api_server();
+    world.always_reaches("first", CLIENT, VIP)?;
+    // An agent that finds no API server must not take that for an empty cluster.
+    world.restart_agent()?;
+    world.always_reaches("first", CLIENT, VIP)?;
+    world.start_api_server()?;
+    world.put(&[objects::slice(&[SECOND])])?;
+    world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)
+}
+
+#[test]
+fn a_restart_writes_nothing_before_all_lists_are_complete() -> Result<()> {
+    let mut world = World::build(SocketLb::Off)?;
+    world.put(&[objects::service(), objects::slice(&[FIRST])])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    world.stop_agent()?;
+    world.always_reaches("first", CLIENT, VIP)?;
+    world.put(&[objects::slice(&[SECOND])])?;
+    world.start_agent()?;
+    // First the old backend, then the new one; in between there is always one.
+    world.never_unanswered_until("second", CLIENT, VIP)
+}
+
+#[test]
+fn a_useless_object_does_not_disturb_the_rest() -> Result<()> {
+    let mut world = World::build(SocketLb::Off)?;
+    world.put(&objects::useless())?;
+    world.put(&[objects::service(), objects::slice(&[FIRST])])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    world.put(&[objects::slice(&[SECOND])])?;
+    world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)
+}

@@ -1,0 +1,248 @@
+//! A node with pods, a client outside, an API server on the node's loopback, and an agent.
+
+use std::{
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tests::{
+    agent::{Agent, SocketLb},
+    control_plane::{ControlPlane, Options},
+    probe::{Dial, Outcome, Proto, Serve, Worker},
+    topology::stage::{PodKey, Port, Stage},
+};
+
+use crate::objects::{self, Kind, NODE, Object};
+
+/// The first backend, called "first".
+pub(crate) const FIRST: &str = "10.180.0.1";
+/// The second backend, called "second".
+pub(crate) const SECOND: &str = "10.180.0.2";
+/// Where the service answers pods.
+pub(crate) const VIP: &str = "172.30.0.41:80";
+/// The same for IPv6.
+pub(crate) const VIP6: &str = "[fd00:96::41]:80";
+
+const NAMESPACE: &str = "default";
+
+/// From a write to the API server until traffic follows it, on a busy machine. The watch of
+/// an agent that found the server gone may pause for half a minute before it tries again.
+const SOON: Duration = Duration::from_secs(60);
+
+/// For how long "always" is looked at.
+const WHILE: Duration = Duration::from_secs(3);
+
+/// All of it. Processes go before the namespaces they live in.
+pub(crate) struct World {
+    inside: Worker,
+    outside: Worker,
+    agent: Agent,
+    control_plane: ControlPlane,
+    stage: Stage,
+}
+
+impl World {
+    /// Everything but the agent, with a Node object.
+    pub(crate) fn build(socket_lb: SocketLb) -> Result<Self> {
+        let mut stage = Stage::build(&["192.168.0.2".parse()?, "2001:db8::1".parse()?])?;
+        for address in [FIRST, SECOND, "10.0.0.2", "fd00:10::2"] {
+            stage.add_pod(&key(address)?)?;
+        }
+        stage.add_address(&key(FIRST)?, "fd00:10::1:1".parse()?)?;
+        stage.add_client("203.0.113.2".parse()?)?;
+        let kube_proxy = json!({"clusterCIDR": "10.0.0.0/8,fd00:10::/32"});
+        let agent = Agent::prepare(NODE, &kube_proxy, &Agent::small(socket_lb))?;
+        let (inside, outside) = (Worker::start(Some(&agent.cgroup))?, Worker::start(None)?);
+        for (name, address) in [("first", FIRST), ("second", SECOND)] {
+            inside.serve(serve(name, stage.pod(&key(address)?)?.path())?)?;
+        }
+        let control_plane = ControlPlane::start(&stage.node, Options::default())?;
+        let world = Self { inside, outside, agent, control_plane, stage };
+        world.put(&[objects::node()])?;
+        Ok(world)
+    }
+
+    /// Creates or replaces objects.
+    pub(crate) fn put(&self, objects: &[Object]) -> Result<()> {
+        self.control_plane.with_client(&self.stage.node, async |client| {
+            for (kind, value) in objects {
+                match kind {
+                    Kind::Service => put(&Api::<Service>::namespaced(client.clone(), NAMESPACE), value).await,
+                    Kind::EndpointSlice => {
+                        put(&Api::<EndpointSlice>::namespaced(client.clone(), NAMESPACE), value).await
+                    }
+                    Kind::Node => put_node(client.clone(), value).await,
+                }
+                .with_context(|| format!("write {kind:?} {}", value["metadata"]["name"]))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes an object.
+    pub(crate) fn delete(&self, kind: Kind, name: &str) -> Result<()> {
+        self.control_plane.with_client(&self.stage.node, async |client| {
+            let params = DeleteParams::default();
+            match kind {
+                Kind::Service => {
+                    drop(Api::<Service>::namespaced(client, NAMESPACE).delete(name, &params).await?)
+                }
+                Kind::EndpointSlice => {
+                    drop(Api::<EndpointSlice>::namespaced(client, NAMESPACE).delete(name, &params).await?);
+                }
+                Kind::Node => drop(Api::<Node>::all(client).delete(name, &params).await?),
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn start_agent(&mut self) -> Result<()> {
+        self.agent.start_with_api_server(&self.stage.node, &self.control_plane.kubeconfig())
+    }
+
+    pub(crate) fn stop_agent(&mut self) -> Result<()> {
+        self.agent.stop()
+    }
+
+    pub(crate) fn restart_agent(&mut self) -> Result<()> {
+        self.stop_agent()?;
+        self.start_agent()
+    }
+
+    pub(crate) fn stop_api_server(&mut self) {
+        self.control_plane.stop_api_server();
+    }
+
+    pub(crate) fn start_api_server(&mut self) -> Result<()> {
+        self.control_plane.start_api_server(&self.stage.node)
+    }
+
+    /// One connection reaches this server, and the answer comes from where it went.
+    pub(crate) fn reaches(&self, server: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
+        match self.dial(proto, from, to)? {
+            Outcome::Answered(answer) if answer.server == server => {
+                ensure!(answer.peer == to.parse()?, "{proto} {from} → {to}: answered from {}", answer.peer);
+                Ok(())
+            }
+            other => bail!("{proto} {from} → {to}: {other}"),
+        }
+    }
+
+    /// The same, before long.
+    pub(crate) fn soon_reaches(&self, server: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
+        self.soon(|| self.reaches(server, proto, from, to))
+    }
+
+    /// Every one of many connections over a while reaches this server.
+    pub(crate) fn always_reaches(&self, server: &str, from: &str, to: &str) -> Result<()> {
+        let end = Instant::now() + WHILE;
+        while Instant::now() < end {
+            self.reaches(server, Proto::Tcp, from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Before long this server answers, and until then any server does.
+    pub(crate) fn never_unanswered_until(&self, server: &str, from: &str, to: &str) -> Result<()> {
+        let deadline = Instant::now() + SOON;
+        while Instant::now() < deadline {
+            match self.dial(Proto::Tcp, from, to)? {
+                Outcome::Answered(answer) if answer.server == server => return Ok(()),
+                Outcome::Answered(_) => {}
+                other => bail!("{from} → {to}: {other}; the agent:\n{}", self.agent.last_words()),
+            }
+        }
+        bail!("{from} → {to} still does not reach {server}; the agent:\n{}", self.agent.last_words())
+    }
+
+    /// Before long the client is told at once that nobody is there.
+    pub(crate) fn soon_refuses(&self, proto: Proto, from: &str, to: &str) -> Result<()> {
+        self.soon_ends(proto, from, to, &Outcome::Refused)
+    }
+
+    /// Before long there is no answer of any kind.
+    pub(crate) fn soon_silent(&self, proto: Proto, from: &str, to: &str) -> Result<()> {
+        self.soon_ends(proto, from, to, &Outcome::TimedOut)
+    }
+
+    fn soon_ends(&self, proto: Proto, from: &str, to: &str, wanted: &Outcome) -> Result<()> {
+        self.soon(|| {
+            let outcome = self.dial(proto, from, to)?;
+            ensure!(outcome == *wanted, "{proto} {from} → {to}: {outcome}, expected: {wanted}");
+            Ok(())
+        })
+    }
+
+    fn soon(&self, check: impl Fn() -> Result<()>) -> Result<()> {
+        let deadline = Instant::now() + SOON;
+        loop {
+            match check() {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error.context(format!("the agent:\n{}", self.agent.last_words())));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    fn dial(&self, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
+        let client = self.stage.pod(&key(from)?).ok();
+        let dial = Dial {
+            netns: client.unwrap_or(&self.stage.client).path(),
+            proto,
+            from: Some(from.parse()?),
+            source_port: None,
+            to: to.parse()?,
+            count: 1,
+            timeout_ms: 1000,
+            gap_ms: 0,
+            keep: None,
+        };
+        let worker = if client.is_some() { &self.inside } else { &self.outside };
+        worker.dial(&dial)?.into_iter().next().context("no outcome")
+    }
+}
+
+fn key(address: &str) -> Result<PodKey> {
+    Ok(PodKey { address: address.parse::<IpAddr>()?, port: Port::Bridge })
+}
+
+fn serve(name: &str, netns: std::path::PathBuf) -> Result<Serve> {
+    let (v4, v6) = ("0.0.0.0:8080".parse()?, "[::]:8080".parse()?);
+    let sockets = [Proto::Tcp, Proto::Udp].into_iter().flat_map(|proto| [(proto, v4), (proto, v6)]).collect();
+    Ok(Serve { netns, name: name.into(), sockets })
+}
+
+async fn put<K>(api: &Api<K>, value: &Value) -> Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let name = value["metadata"]["name"].as_str().context("no name")?;
+    api.patch(name, &PatchParams::apply("tests").force(), &Patch::Apply(value)).await?;
+    Ok(())
+}
+
+/// The addresses of a node belong to its status, which is written apart; and not by
+/// server-side apply, for which two addresses of one type are the same.
+async fn put_node(client: Client, value: &Value) -> Result<()> {
+    let api = Api::<Node>::all(client);
+    let mut node = value.clone();
+    let status = node["status"].take();
+    put(&api, &node).await?;
+    let name = value["metadata"]["name"].as_str().context("no name")?;
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
+    Ok(())
+}
