@@ -130,7 +130,8 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
             entry.target(parsed.tuple.proto)
         };
         if of_host {
-            return send_from_host(packet, parsed, &target);
+            let out = output::route(packet, &target)?;
+            return send_from_host(packet, parsed, &target, out);
         }
         nat::rewrite(packet, parsed, &target)?;
         return Ok(Output::Continue);
@@ -139,8 +140,8 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
         return Ok(Output::Continue);
     }
     let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::Continue) };
-    let target = connect_from_host(packet, parsed, frontend)?;
-    send_from_host(packet, parsed, &target)
+    let (target, out) = connect_from_host(packet, parsed, frontend)?;
+    send_from_host(packet, parsed, &target, out)
 }
 
 #[inline(always)]
@@ -153,26 +154,29 @@ fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend
     }
 }
 
-/// Enters the two rows of a host process's connection; returns the tuple of its packets.
+/// Enters the two rows of a host process's connection; returns the tuple of its packets
+/// and the interface they leave by.
 #[inline(always)]
 fn connect_from_host<P: Packet, A: Family>(
     packet: &P,
     parsed: &Parsed<A>,
     frontend: &Frontend,
-) -> Result<Tuple<A>, Stop> {
+) -> Result<(Tuple<A>, u32), Stop> {
     let choice = select::<A>(frontend, ClientClass::Node)?;
     let original = &parsed.tuple;
-    let to_backend = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
-    let out = output::route(packet, &to_backend)?;
-    let row =
-        |target: &Tuple<A>, role| conntrack::row(frontend.service, choice.id, target, role, flags::SNAT);
-    let mut reply = row(&original.reversed(), Role::REV_HOST);
-    reply.ifindex = packet.ifindex();
-    let target = snat::claim(&to_backend, snat::address::<A>(out)?, &reply)?;
-    let mut forward = row(&target, Role::HOST);
-    forward.tcp_flags = parsed.tcp_flags;
-    maps::conntrack_put(&CtKey::new(original, EGRESS), &forward)?;
-    Ok(target)
+    let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
+    let out = output::route(packet, &target)?;
+    let reply_to = original.reversed();
+    // One row for both directions in turn: the stack has room for 512 bytes.
+    let mut row = conntrack::row(frontend.service, choice.id, &reply_to, Role::REV_HOST, flags::SNAT);
+    row.ifindex = packet.ifindex();
+    target.src = snat::address::<A>(out)?;
+    snat::claim(&mut target, &row)?;
+    row.set_target(&target);
+    row.role = Role::HOST.0;
+    row.tcp_flags = parsed.tcp_flags;
+    maps::conntrack_put(&CtKey::new(original, EGRESS), &row)?;
+    Ok((target, out))
 }
 
 /// Rewrites a host process's packet and sends it by the backend's route.
@@ -181,8 +185,8 @@ fn send_from_host<P: Packet, A: Family>(
     packet: &P,
     parsed: &Parsed<A>,
     target: &Tuple<A>,
+    out: u32,
 ) -> Result<Output, Stop> {
-    let out = output::route(packet, target)?;
     nat::rewrite(packet, parsed, target)?;
     if out == output::LOOPBACK {
         output::address_to(packet, out)?;

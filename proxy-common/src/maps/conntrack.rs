@@ -111,6 +111,13 @@ impl<A: Addr> CtEntry<A> {
     pub fn target(&self, proto: u8) -> Tuple<A> {
         Tuple { src: self.src, dst: self.dst, sport: self.sport, dport: self.dport, proto }
     }
+
+    /// Sets the tuple to write.
+    #[inline(always)]
+    pub fn set_target(&mut self, target: &Tuple<A>) {
+        (self.src, self.dst) = (target.src, target.dst);
+        (self.sport, self.dport) = (target.sport, target.dport);
+    }
 }
 
 /// Bits of [`CtEntry::flags`].

@@ -5,9 +5,26 @@ mod skb;
 
 pub use skb::{Ethernet, Layer3, Skb};
 
-use core::ffi::c_void;
+use core::{arch::asm, ffi::c_void};
 
 use proxy_common::DropReason;
+
+/// No header that is read starts farther into the packet.
+pub const MAX_OFFSET: usize = 511;
+
+/// `offset` with its bits above [`MAX_OFFSET`] cleared, in a way the verifier sees.
+///
+/// The compiler would drop a plain mask where it knows the range itself. The verifier of
+/// kernels up to 6.1 goes on along branches that cannot be taken, finds the lower bound
+/// above the upper one there, and then refuses the sum of packet pointer and offset
+/// (`adjust_ptr_min_max_vals` in kernel/bpf/verifier.c).
+#[inline(always)]
+pub fn bounded(offset: usize) -> usize {
+    let mut offset = offset;
+    // SAFETY: one instruction on one register.
+    unsafe { asm!("{0} &= 0x1ff", inout(reg) offset, options(pure, nomem, nostack)) };
+    offset
+}
 
 /// A packet under a hook. Offsets count from its first byte, link-layer header included.
 pub trait Packet {

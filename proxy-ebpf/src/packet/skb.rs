@@ -9,13 +9,11 @@ use aya_ebpf::{
 };
 use proxy_common::DropReason;
 
-use super::{L4Change, Packet, headers::Header};
+use super::{L4Change, MAX_OFFSET, Packet, headers::Header};
 
 /// `bpf_l4_csum_replace`: the addresses are IPv6. Kernels before 6.16 do not know it.
 const BPF_F_IPV6: u64 = 1 << 7;
 const EINVAL: i64 = -22;
-/// No header we read starts farther in; the bound lets the verifier check the sum.
-const MAX_OFFSET: usize = 512;
 
 /// How the packets of a device begin.
 pub trait Link {

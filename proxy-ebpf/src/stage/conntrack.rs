@@ -60,11 +60,8 @@ fn closing(seen: u8) -> bool {
 
 #[inline(always)]
 fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
-    let (hook, reply) = if entry.role == Role::HOST.0 {
-        (INGRESS, entry.target(parsed.tuple.proto).reversed())
-    } else {
-        (EGRESS, entry.target(parsed.tuple.proto).reversed())
-    };
+    let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };
+    let reply = entry.target(parsed.tuple.proto).reversed();
     maps::conntrack(&CtKey::new(&reply, hook)).is_some_and(|e| closing(e.tcp_flags))
 }
 
@@ -140,9 +137,11 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(
         }
     }
     let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
+    let mut key = key;
     for _ in 0..REMAP_TRIES {
-        target.sport = random_port(settings.snat_port_first, settings.snat_port_count);
-        if maps::conntrack_claim(&CtKey::new(&target.reversed(), EGRESS), reply) {
+        key.dport = random_port(settings.snat_port_first, settings.snat_port_count);
+        if maps::conntrack_claim(&key, reply) {
+            target.sport = key.dport;
             return Ok(());
         }
     }

@@ -6,7 +6,7 @@ use proxy_common::{Addr, DropReason, Ip4, Ip6, Tuple, checksum, proto};
 use crate::{
     maps::Tables,
     packet::{
-        Packet,
+        Packet, bounded,
         headers::{Addrs4, Addrs6, Extension, Icmp, Icmp4Answer, Icmp6Answer, Ipv4, Ipv6},
     },
 };
@@ -66,7 +66,7 @@ impl Network for Ip4 {
             return None;
         }
         let len = payload_len(packet, u32::from(u16::from_be(ip.total_len)), header_len)?;
-        let offset = P::L2_LEN + header_len as usize;
+        let offset = bounded(P::L2_LEN + header_len as usize);
         Some(Transport { src: ip.src, dst: ip.dst, proto: ip.proto, offset, len })
     }
 
@@ -151,7 +151,7 @@ impl Network for Ip6 {
         for _ in 0..MAX_EXTENSIONS {
             match proto {
                 HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => {
-                    let ext = packet.read::<Extension>(P::L2_LEN + header_len)?;
+                    let ext = packet.read::<Extension>(bounded(P::L2_LEN + header_len))?;
                     proto = ext.next_header;
                     header_len += usize::from(ext.len) * 8 + 8;
                 }
@@ -163,7 +163,7 @@ impl Network for Ip6 {
             len => len + 40,
         };
         let len = payload_len(packet, total_len, header_len as u32)?;
-        Some(Transport { src: ip.src, dst: ip.dst, proto, offset: P::L2_LEN + header_len, len })
+        Some(Transport { src: ip.src, dst: ip.dst, proto, offset: bounded(P::L2_LEN + header_len), len })
     }
 
     #[inline(always)]

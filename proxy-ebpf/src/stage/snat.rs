@@ -41,16 +41,17 @@ pub fn address<A: SnatAddress>(ifindex: u32) -> Result<A, DropReason> {
     if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
 }
 
-/// Finds a free source for `forward`, which goes to a backend, and enters the row of the
-/// reply's first step. `reply.src`… must hold what the reply is to become.
+/// Gives `forward`, which goes from the node to a backend, a free source port, and enters
+/// the row that the reply meets first.
 #[inline(always)]
-pub fn claim<A: Tables>(forward: &Tuple<A>, node: A, reply: &CtEntry<A>) -> Result<Tuple<A>, DropReason> {
+pub fn claim<A: Tables>(forward: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(), DropReason> {
     let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
-    let mut target = Tuple { src: node, ..*forward };
+    let mut key = CtKey::new(&forward.reversed(), INGRESS);
     for _ in 0..TRIES {
-        target.sport = conntrack::random_port(settings.snat_port_first, settings.snat_port_count);
-        if maps::conntrack_claim(&CtKey::new(&target.reversed(), INGRESS), reply) {
-            return Ok(target);
+        key.dport = conntrack::random_port(settings.snat_port_first, settings.snat_port_count);
+        if maps::conntrack_claim(&key, reply) {
+            forward.sport = key.dport;
+            return Ok(());
         }
     }
     Err(DropReason::SnatPortsExhausted)
@@ -63,10 +64,10 @@ pub fn complete<A: Tables + SnatAddress>(
     forward: &Tuple<A>,
     ifindex: u32,
 ) -> Result<Tuple<A>, DropReason> {
-    let node = address::<A>(ifindex)?;
     let row_flags = entry.flags & !flags::SNAT_PENDING;
     let reply = conntrack::row(entry.service, entry.backend, &forward.reversed(), Role::REV_SNAT, row_flags);
-    let target = claim(forward, node, &reply)?;
+    let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };
+    claim(&mut target, &reply)?;
     entry.src = target.src;
     entry.sport = target.sport;
     entry.flags = row_flags;
