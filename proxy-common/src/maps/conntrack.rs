@@ -126,6 +126,9 @@ pub mod flags {
     pub const SNAT: u8 = 1;
     /// The node address and port are chosen by the first packet that leaves.
     pub const SNAT_PENDING: u8 = 2;
+    /// A packet matched a second or more after the row was made: not a mere question
+    /// and answer.
+    pub const LASTING: u8 = 4;
 }
 
 /// The step of a translation a row stands for; see the table above.

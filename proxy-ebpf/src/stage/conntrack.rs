@@ -70,6 +70,7 @@ fn touch<A>(entry: &mut CtEntry<A>, tcp_flags: u8) {
     let now = now();
     if now.wrapping_sub(entry.last_seen) >= RESOLUTION_NS {
         entry.last_seen = now;
+        entry.flags |= flags::LASTING;
     }
     if tcp_flags & !entry.tcp_flags != 0 {
         entry.tcp_flags |= tcp_flags;

@@ -4,6 +4,25 @@
 //! Writes go through [`MapStore`], so that the same code runs on kernel maps and, in
 //! tests, on memory. No question about Kubernetes is decided here.
 
+mod adopt;
+mod backends;
+mod encode;
+mod family;
+mod ids;
+mod memory;
+mod node;
+mod ranges;
+mod reconcile;
+mod repair;
+mod services;
 mod store;
+mod sweep;
+#[cfg(test)]
+mod testing;
 
+pub use encode::MapAddr;
+pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps};
+pub use reconcile::{Applied, Reconciler};
+pub use repair::Repairs;
 pub use store::{FamilyMaps, MapError, MapName, MapStore};
+pub use sweep::{Swept, Timeouts};

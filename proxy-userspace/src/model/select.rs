@@ -29,6 +29,10 @@ impl Candidate<'_> {
         self.endpoint.conditions.serving && self.endpoint.conditions.terminating
     }
 
+    fn answers(&self) -> bool {
+        self.endpoint.conditions.ready || self.endpoint.conditions.serving
+    }
+
     /// Of two records for one address the greater counts.
     fn rank(&self) -> (bool, bool, bool, bool) {
         let conditions = self.endpoint.conditions;
@@ -61,6 +65,8 @@ pub struct Selection<'a> {
     pub cluster: Vec<Candidate<'a>>,
     /// For the local scope.
     pub local: Vec<Candidate<'a>>,
+    /// Those that answer without being in either scope.
+    pub lingering: Vec<Candidate<'a>>,
     /// There is an endpoint somewhere, if only out of reach for the scopes in use: traffic
     /// without a target is dropped, so that a balancer tries another node, and not refused.
     pub anywhere: bool,
@@ -78,7 +84,11 @@ pub fn select<'a>(mut candidates: Vec<Candidate<'a>>, scopes: Scopes, place: Pla
         Vec::new()
     };
     let anywhere = candidates.iter().any(|candidate| candidate.is_ready() || candidate.is_draining());
-    Selection { cluster, local, anywhere }
+    let used = |list: &[Candidate<'_>], candidate: &Candidate<'_>| {
+        list.binary_search_by(|other| other.addr.cmp(&candidate.addr)).is_ok()
+    };
+    candidates.retain(|c| c.answers() && !used(&cluster, c) && !used(&local, c));
+    Selection { cluster, local, lingering: candidates, anywhere }
 }
 
 fn cluster<'a>(candidates: &[Candidate<'a>], place: Place<'_>) -> Vec<Candidate<'a>> {
@@ -200,6 +210,22 @@ mod tests {
         check("1r 2ld", BOTH, ("1", "2", true));
         check("1lr 2ld", BOTH, ("1", "1", true));
         check("1d", Scopes { cluster: false, local: true }, ("", "", true));
+    }
+
+    #[test]
+    fn what_still_answers_lingers() {
+        let lingering = |text: &str, scopes| {
+            let endpoints: Vec<_> = text.split_whitespace().map(endpoint).collect();
+            let candidates = endpoints.iter().map(|(local, endpoint)| Candidate {
+                addr: (endpoint.addr, 80).into(),
+                local: *local,
+                endpoint,
+            });
+            select(candidates.collect(), scopes, HERE).lingering.len()
+        };
+        assert_eq!(lingering("1r 2d 3x", BOTH), 1);
+        assert_eq!(lingering("1d 2x", BOTH), 0);
+        assert_eq!(lingering("1r 2lr", Scopes { cluster: false, local: true }), 1);
     }
 
     #[test]

@@ -60,6 +60,7 @@ fn port_plan(
         affinity_secs: service.affinity_secs.unwrap_or(0),
         cluster: selection.cluster.iter().map(backend).collect(),
         local: selection.local.iter().map(backend).collect(),
+        lingering: selection.lingering.iter().map(backend).collect(),
         frontends: frontends.into(),
     }
 }

@@ -28,6 +28,9 @@ pub struct PortPlan {
     pub cluster: Box<[BackendRow]>,
     /// Usable backends on this node; empty when no policy asks for them.
     pub local: Box<[BackendRow]>,
+    /// Backends that still answer but take no new connections here. Flows that have no end
+    /// of their own, such as those of UDP, go on to them.
+    pub lingering: Box<[BackendRow]>,
     /// The addresses it answers on.
     pub frontends: Box<[FrontendRow]>,
 }

@@ -1,0 +1,197 @@
+//! Which backend has which id, and who still needs it.
+
+use std::collections::HashMap;
+
+use proxy_common::maps::backends::Backend;
+
+use super::{MapAddr, MapError, MapName, ids::IdPool};
+
+/// The rows of `backends`. One row serves every service port that leads to its address.
+#[derive(Debug)]
+pub(super) struct BackendTable<A> {
+    ids: HashMap<Backend<A>, u32>,
+    records: HashMap<u32, Record<A>>,
+    pool: IdPool,
+    /// Ids whose last user is gone; some may have found a new one since.
+    idle: Vec<u32>,
+    capacity: u32,
+}
+
+#[derive(Debug)]
+struct Record<A> {
+    row: Backend<A>,
+    users: u32,
+    kernel: Kernel,
+}
+
+/// What is known of a row in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    /// Nobody has tried to write it.
+    Absent,
+    /// A write failed, perhaps half way.
+    Unknown,
+    /// It is there.
+    Holds,
+}
+
+impl<A: MapAddr> BackendTable<A> {
+    /// The rows the kernel holds; none of them has a user yet.
+    pub(super) fn adopt(capacity: u32, rows: Vec<(u32, Backend<A>)>) -> Self {
+        let pool = IdPool::new(capacity.saturating_sub(1), rows.iter().map(|(id, _)| *id));
+        let mut table =
+            Self { ids: HashMap::new(), records: HashMap::new(), pool, idle: Vec::new(), capacity };
+        for (id, row) in rows {
+            table.ids.entry(row).or_insert(id);
+            table.records.insert(id, Record { row, users: 0, kernel: Kernel::Holds });
+            table.idle.push(id);
+        }
+        table
+    }
+
+    /// The id for a row, with one user more.
+    pub(super) fn acquire(&mut self, row: Backend<A>) -> Result<u32, MapError> {
+        if let Some(id) = self.ids.get(&row).copied() {
+            self.retain(id);
+            return Ok(id);
+        }
+        let full = MapError::Full { map: MapName::Backends, capacity: self.capacity };
+        let id = self.pool.take().ok_or(full)?;
+        self.ids.insert(row, id);
+        self.records.insert(id, Record { row, users: 1, kernel: Kernel::Absent });
+        Ok(id)
+    }
+
+    /// The id for a row that already has one, with one user more.
+    pub(super) fn acquire_known(&mut self, row: &Backend<A>) -> Option<u32> {
+        let id = *self.ids.get(row)?;
+        self.retain(id).then_some(id)
+    }
+
+    /// One user more; false when there is no such row.
+    pub(super) fn retain(&mut self, id: u32) -> bool {
+        let Some(record) = self.records.get_mut(&id) else { return false };
+        record.users += 1;
+        true
+    }
+
+    /// One user less.
+    pub(super) fn release(&mut self, id: u32) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.users = record.users.saturating_sub(1);
+        if record.users == 0 && record.kernel == Kernel::Absent {
+            self.forget(id);
+        } else if record.users == 0 {
+            self.idle.push(id);
+        }
+    }
+
+    /// The row of an id.
+    pub(super) fn row(&self, id: u32) -> Option<&Backend<A>> {
+        self.records.get(&id).map(|record| &record.row)
+    }
+
+    /// The rows among `ids` that the kernel may not hold.
+    pub(super) fn unwritten(&self, ids: &[u32]) -> impl Iterator<Item = (u32, Backend<A>)> {
+        let record = |id: &u32| Some((*id, self.records.get(id)?));
+        ids.iter()
+            .filter_map(record)
+            .filter(|(_, record)| record.kernel != Kernel::Holds)
+            .map(|(id, record)| (id, record.row))
+    }
+
+    /// Notes the outcome of writing rows.
+    pub(super) fn set_written(&mut self, ids: impl IntoIterator<Item = u32>, succeeded: bool) {
+        for id in ids {
+            if let Some(record) = self.records.get_mut(&id) {
+                record.kernel = if succeeded { Kernel::Holds } else { Kernel::Unknown };
+            }
+        }
+    }
+
+    /// Ids that have no user.
+    pub(super) fn idle(&mut self) -> Vec<u32> {
+        let records = &self.records;
+        self.idle.retain(|id| records.get(id).is_some_and(|record| record.users == 0));
+        self.idle.sort_unstable();
+        self.idle.dedup();
+        self.idle.clone()
+    }
+
+    /// Forgets idle ids, after the kernel has.
+    pub(super) fn forget_idle(&mut self) {
+        for id in std::mem::take(&mut self.idle) {
+            self.forget(id);
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let Some(record) = self.records.remove(&id) else { return };
+        if self.ids.get(&record.row) == Some(&id) {
+            self.ids.remove(&record.row);
+        }
+        self.pool.release(id);
+    }
+
+    /// What the kernel has to hold under an id: nothing is said about rows in between.
+    pub(super) fn expected(&self, id: u32) -> Option<Backend<A>> {
+        match self.records.get(&id) {
+            Some(record) if record.kernel == Kernel::Holds && record.users > 0 => Some(record.row),
+            Some(_) => None,
+            None => Some(Backend::default()),
+        }
+    }
+
+    /// Number of rows in use.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_common::addr::Ip4;
+
+    use super::*;
+
+    fn row(last: u8) -> Backend<Ip4> {
+        Backend { addr: [10, 0, 0, last].into(), port: 80, proto: 6, flags: 1 }
+    }
+
+    #[test]
+    fn one_id_for_one_address() {
+        let mut table = BackendTable::adopt(10, vec![]);
+        let one = table.acquire(row(1)).expect("room");
+        assert_eq!(table.acquire(row(1)).expect("room"), one);
+        let two = table.acquire(row(2)).expect("room");
+        assert_ne!(one, two);
+        table.set_written([one], true);
+        table.release(one);
+        assert!(table.idle().is_empty());
+        table.release(one);
+        assert_eq!(table.idle(), [one]);
+        assert!(table.acquire_known(&row(1)).is_some());
+        assert!(table.idle().is_empty());
+        assert!(table.acquire_known(&row(3)).is_none());
+        table.release(two);
+        assert!(table.row(two).is_none(), "what was never written needs no clearing");
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let mut table = BackendTable::adopt(2, vec![]);
+        assert_eq!(table.acquire(row(1)).expect("room"), 1);
+        assert!(matches!(table.acquire(row(2)), Err(MapError::Full { capacity: 2, .. })));
+    }
+
+    #[test]
+    fn adopted_rows_keep_their_ids() {
+        let mut table = BackendTable::adopt(10, vec![(7, row(1)), (3, row(2)), (4, row(2))]);
+        assert_eq!(table.acquire(row(1)).expect("room"), 7);
+        assert_eq!(table.acquire(row(2)).expect("room"), 3);
+        assert_eq!(table.idle(), [4]);
+        table.forget_idle();
+        assert_eq!(table.acquire(row(2)).expect("room"), 3);
+        assert_eq!(table.unwritten(&[3, 7]).count(), 0);
+    }
+}

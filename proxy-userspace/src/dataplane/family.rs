@@ -1,0 +1,304 @@
+//! The rows of one family: what the kernel holds as far as is known, and the steps that
+//! bring it to what is wanted. The caller takes the steps in the order in which they
+//! stand here; each is safe on its own, and can be taken again after it failed.
+
+use std::collections::{HashMap, HashSet};
+
+use proxy_common::maps::{
+    backends::Backend,
+    frontends::{Frontend, FrontendKey},
+    slots::SlotRange,
+};
+
+use super::{FamilyMaps, MapAddr, MapError, MapName, backends::BackendTable, encode, ranges::Ranges};
+use crate::plan::{BackendRow, PortPlan};
+
+/// What is known of one family's maps.
+#[derive(Debug)]
+pub(super) struct FamilyTable<A> {
+    pub(super) ports: HashMap<u32, Port>,
+    pub(super) frontends: HashMap<FrontendKey<A>, Written>,
+    pub(super) backends: BackendTable<A>,
+    pub(super) ranges: Ranges,
+    /// The frontends of each port; a key that another port took over may still be listed.
+    pub(super) keys: HashMap<u32, Vec<FrontendKey<A>>>,
+}
+
+/// A frontend that the kernel holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Its value, which names the service port it belongs to.
+    pub(super) value: Frontend,
+    /// False after a write that failed: the kernel may hold this value or an older one.
+    pub(super) certain: bool,
+}
+
+/// Backends of a service port that the kernel may refer to.
+#[derive(Debug, Default)]
+pub(super) struct Port {
+    /// Sets that frontends name, or named when a write failed.
+    pub(super) sets: Vec<SlotSet>,
+    /// Ids of backends that keep their rows without being in a set.
+    pub(super) lingering: Box<[u32]>,
+}
+
+/// Backend ids in a range of slots.
+#[derive(Debug)]
+pub(super) struct SlotSet {
+    pub(super) range: SlotRange,
+    pub(super) ids: Box<[u32]>,
+    /// The kernel is known to hold the ids; before, no frontend names the range.
+    pub(super) written: bool,
+}
+
+/// A service port about to be changed.
+#[derive(Debug)]
+pub(super) struct Staged<A> {
+    service: u32,
+    wanted: Vec<(FrontendKey<A>, Frontend)>,
+    lingering: Box<[u32]>,
+}
+
+/// Rows written or deleted in one step.
+pub(super) type Rows = usize;
+
+impl<A: MapAddr> FamilyTable<A> {
+    /// Gives ids and ranges to what a service port wants; no plan means that it is gone.
+    /// Nothing is written yet.
+    pub(super) fn stage(&mut self, service: u32, plan: Option<&PortPlan>) -> Result<Staged<A>, MapError> {
+        let mut staged = Staged { service, wanted: Vec::new(), lingering: [].into() };
+        self.drop_unwritten_sets(service);
+        let Some(plan) = plan.filter(|plan| !plan.frontends.is_empty()) else { return Ok(staged) };
+        let cluster = self.slot_set(service, plan, &plan.cluster)?;
+        let local = self.slot_set(service, plan, &plan.local)?;
+        for row in &plan.frontends {
+            let Some(key) = encode::frontend_key::<A>(row) else { continue };
+            let mut value =
+                Frontend { service, rules: row.rules.pack(), kind: row.kind.0, ..Frontend::default() };
+            if encode::leads_to_backends(row) {
+                value = Frontend { cluster, local, affinity_secs: plan.affinity_secs, ..value };
+            }
+            staged.wanted.push((key, value));
+        }
+        let rows = plan.lingering.iter().filter_map(|row| encode::backend::<A>(row, plan.protocol));
+        staged.lingering = rows.filter_map(|row| self.backends.acquire_known(&row)).collect();
+        Ok(staged)
+    }
+
+    /// The range with these backends: the one the port has, or a fresh one.
+    fn slot_set(
+        &mut self,
+        service: u32,
+        plan: &PortPlan,
+        rows: &[BackendRow],
+    ) -> Result<SlotRange, MapError> {
+        let rows: Vec<_> = rows.iter().filter_map(|row| encode::backend::<A>(row, plan.protocol)).collect();
+        if rows.is_empty() {
+            return Ok(SlotRange::default());
+        }
+        let ids = self.acquire_all(&rows)?;
+        let port = self.ports.entry(service).or_default();
+        if let Some(known) = port.sets.iter().find(|set| *set.ids == *ids) {
+            let range = known.range;
+            ids.iter().for_each(|id| self.backends.release(*id));
+            return Ok(range);
+        }
+        let Some(range) = self.ranges.take(ids.len() as u32) else {
+            ids.iter().for_each(|id| self.backends.release(*id));
+            return Err(MapError::Full { map: MapName::Slots, capacity: self.ranges.capacity() });
+        };
+        port.sets.push(SlotSet { range, ids: ids.into(), written: false });
+        Ok(range)
+    }
+
+    fn acquire_all(&mut self, rows: &[Backend<A>]) -> Result<Vec<u32>, MapError> {
+        let mut ids = Vec::with_capacity(rows.len());
+        for row in rows {
+            match self.backends.acquire(*row) {
+                Ok(id) => ids.push(id),
+                Err(e) => {
+                    ids.iter().for_each(|id| self.backends.release(*id));
+                    return Err(e);
+                }
+            }
+        }
+        Ok(ids)
+    }
+
+    fn drop_unwritten_sets(&mut self, service: u32) {
+        let Some(port) = self.ports.get_mut(&service) else { return };
+        for set in port.sets.extract_if(.., |set| !set.written) {
+            set.release(&mut self.backends, &mut self.ranges);
+        }
+    }
+
+    /// Step 1: frontends that nobody wants any more. One that another staged port wants is
+    /// left to be overwritten, so that there is no moment without it.
+    pub(super) fn delete_frontends(
+        &mut self,
+        maps: &mut impl FamilyMaps<A>,
+        staged: &[Staged<A>],
+    ) -> Result<Rows, MapError> {
+        let wanted: HashSet<_> = staged.iter().flat_map(|port| &port.wanted).map(|(key, _)| *key).collect();
+        let keys = staged.iter().flat_map(|port| self.own_keys(port.service));
+        let gone: Vec<_> = keys.filter(|key| !wanted.contains(key)).collect();
+        if gone.is_empty() {
+            return Ok(0);
+        }
+        let deleted = maps.delete_frontends(&gone);
+        for key in &gone {
+            match &deleted {
+                Ok(()) => drop(self.frontends.remove(key)),
+                Err(_) => self.doubt(key),
+            }
+        }
+        deleted.map(|()| gone.len())
+    }
+
+    /// The frontends that the kernel holds for a port.
+    fn own_keys(&self, service: u32) -> impl Iterator<Item = FrontendKey<A>> {
+        let keys = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
+        let own =
+            move |key: &&FrontendKey<A>| self.frontends.get(*key).is_some_and(|w| w.value.service == service);
+        keys.iter().filter(own).copied()
+    }
+
+    fn doubt(&mut self, key: &FrontendKey<A>) {
+        if let Some(written) = self.frontends.get_mut(key) {
+            written.certain = false;
+        }
+    }
+
+    /// Step 2: backends of sets that are about to be written.
+    pub(super) fn write_backends(
+        &mut self,
+        maps: &mut impl FamilyMaps<A>,
+        staged: &[Staged<A>],
+    ) -> Result<Rows, MapError> {
+        let ports = staged.iter().filter_map(|port| self.ports.get(&port.service));
+        let sets = ports.flat_map(|port| &port.sets);
+        let mut rows: Vec<_> = sets.flat_map(|set| self.backends.unwritten(&set.ids)).collect();
+        rows.extend(staged.iter().flat_map(|port| self.backends.unwritten(&port.lingering)));
+        rows.sort_unstable_by_key(|(id, _)| *id);
+        rows.dedup_by_key(|(id, _)| *id);
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let written = maps.put_backends(&rows);
+        self.backends.set_written(rows.iter().map(|(id, _)| *id), written.is_ok());
+        written.map(|()| rows.len())
+    }
+
+    /// Step 3: slots that no frontend names yet.
+    pub(super) fn write_slots(
+        &mut self,
+        maps: &mut impl FamilyMaps<A>,
+        staged: &[Staged<A>],
+    ) -> Result<Rows, MapError> {
+        let mut count = 0;
+        for port in staged {
+            let Some(port) = self.ports.get_mut(&port.service) else { continue };
+            for set in port.sets.iter_mut().filter(|set| !set.written) {
+                maps.put_slots(set.range.offset, &set.ids)?;
+                set.written = true;
+                count += set.ids.len();
+            }
+        }
+        Ok(count)
+    }
+
+    /// Step 4: frontends. From here on packets go by the new rows.
+    pub(super) fn write_frontends(
+        &mut self,
+        maps: &mut impl FamilyMaps<A>,
+        staged: &[Staged<A>],
+    ) -> Result<Rows, MapError> {
+        let wanted = staged.iter().flat_map(|port| &port.wanted).copied();
+        let differs = |(key, value): &(FrontendKey<A>, Frontend)| {
+            self.frontends.get(key).is_none_or(|known| !known.certain || known.value != *value)
+        };
+        let rows: Vec<_> = wanted.filter(differs).collect();
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let written = maps.put_frontends(&rows);
+        for (key, value) in &rows {
+            self.note_frontend(key, *value, written.is_ok());
+        }
+        written.map(|()| rows.len())
+    }
+
+    /// A row whose write failed is noted with an owner, so that somebody deletes it, but an
+    /// owner it had stays: the row may still be the old one.
+    fn note_frontend(&mut self, key: &FrontendKey<A>, value: Frontend, certain: bool) {
+        let known = self.frontends.get(key).copied();
+        if !certain && known.is_some() {
+            return self.doubt(key);
+        }
+        self.frontends.insert(*key, Written { value, certain });
+        if known.is_none_or(|known| known.value.service != value.service) {
+            self.keys.entry(value.service).or_default().push(*key);
+        }
+    }
+
+    /// Step 5: what only the old rows needed is given back. Nothing is written.
+    pub(super) fn commit(&mut self, staged: Vec<Staged<A>>) {
+        for Staged { service, wanted, lingering } in staged {
+            let port = self.ports.entry(service).or_default();
+            let ranges: HashSet<_> =
+                wanted.iter().flat_map(|(_, value)| [value.cluster, value.local]).collect();
+            for set in port.sets.extract_if(.., |set| !ranges.contains(&set.range)) {
+                set.release(&mut self.backends, &mut self.ranges);
+            }
+            let old = std::mem::replace(&mut port.lingering, lingering);
+            old.iter().for_each(|id| self.backends.release(*id));
+            if wanted.is_empty() {
+                self.ports.remove(&service);
+                self.keys.remove(&service);
+            } else {
+                self.keys.insert(service, wanted.into_iter().map(|(key, _)| key).collect());
+            }
+        }
+    }
+
+    /// Step 6: rows of backends without a user are cleared, and their ids are free again.
+    pub(super) fn clear_backends(&mut self, maps: &mut impl FamilyMaps<A>) -> Result<Rows, MapError> {
+        let idle = self.backends.idle();
+        if idle.is_empty() {
+            return Ok(0);
+        }
+        let rows: Vec<_> = idle.iter().map(|id| (*id, Backend::default())).collect();
+        if let Err(e) = maps.put_backends(&rows) {
+            self.backends.set_written(idle, false);
+            return Err(e);
+        }
+        self.backends.forget_idle();
+        Ok(rows.len())
+    }
+
+    /// Takes back what was staged, when it is not going to be written.
+    pub(super) fn unstage(&mut self, staged: Vec<Staged<A>>) {
+        for id in staged.iter().flat_map(|port| &port.lingering) {
+            self.backends.release(*id);
+        }
+    }
+
+    /// True when the kernel holds rows of a service port.
+    pub(super) fn has(&self, service: u32) -> bool {
+        self.ports.contains_key(&service) || self.keys.contains_key(&service)
+    }
+}
+
+impl Port {
+    /// Every backend that flows of this port may go on to.
+    pub(super) fn backends(&self) -> impl Iterator<Item = u32> {
+        self.sets.iter().flat_map(|set| &set.ids).chain(&self.lingering).copied()
+    }
+}
+
+impl SlotSet {
+    fn release<A: MapAddr>(self, backends: &mut BackendTable<A>, ranges: &mut Ranges) {
+        self.ids.iter().for_each(|id| backends.release(*id));
+        if self.written { ranges.release(self.range) } else { ranges.release_unread(self.range) }
+    }
+}

@@ -1,0 +1,297 @@
+//! Maps in memory, for tests: they keep what they are told, count it, and fail on demand.
+//!
+//! Like the kernel's, a batch that fails may have been carried out in part. There is no
+//! LRU: flow tables hold whatever is put into them.
+
+use std::{collections::BTreeMap, io};
+
+use proxy_common::{
+    addr::{Ip4, Ip6},
+    maps::{
+        backends::Backend,
+        conntrack::{CtEntry, CtKey},
+        frontends::{Frontend, FrontendKey},
+        service_cidrs::Prefix,
+        services::ServiceRow,
+        settings::Settings,
+        socket_flows::{SocketFlow, SocketFlowKey},
+    },
+};
+
+use super::{FamilyMaps, MapAddr, MapError, MapName, MapStore};
+
+/// Which write fails next, and how far it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Writes that succeed before.
+    pub after: u32,
+    /// Rows of the batch that are written nevertheless.
+    pub rows: usize,
+}
+
+/// Counts writes and makes some fail.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Rows written or deleted so far.
+    pub rows: u64,
+    /// The next writes that fail, each counted from the one before.
+    pub next: Vec<Fault>,
+}
+
+impl Faults {
+    /// How many of `rows` are to be carried out, and whether to fail then.
+    fn admit(&mut self, map: MapName, rows: usize) -> (usize, Result<(), MapError>) {
+        let Some(fault) = self.next.first_mut() else {
+            self.rows += rows as u64;
+            return (rows, Ok(()));
+        };
+        if fault.after > 0 {
+            fault.after -= 1;
+            self.rows += rows as u64;
+            return (rows, Ok(()));
+        }
+        let done = self.next.remove(0).rows.min(rows);
+        self.rows += done as u64;
+        let source = io::Error::from(io::ErrorKind::Interrupted);
+        (done, Err(MapError::Retryable { map, what: format!("write {rows} rows"), source }))
+    }
+}
+
+/// All maps.
+#[derive(Clone, Debug)]
+pub struct MemoryMaps {
+    /// The maps of IPv4.
+    pub v4: MemoryFamily<Ip4>,
+    /// The maps of IPv6.
+    pub v6: MemoryFamily<Ip6>,
+    /// `services`.
+    pub services: BTreeMap<u32, ServiceRow>,
+    /// `settings`.
+    pub settings: Settings,
+    /// Of `services` and `settings`.
+    pub faults: Faults,
+    service_capacity: u32,
+}
+
+/// The maps of one family.
+#[derive(Clone, Debug)]
+pub struct MemoryFamily<A> {
+    /// `frontends`.
+    pub frontends: BTreeMap<FrontendKey<A>, Frontend>,
+    /// `backends`.
+    pub backends: Vec<Backend<A>>,
+    /// `slots`.
+    pub slots: Vec<u32>,
+    /// `node_addresses`.
+    pub node_addresses: BTreeMap<A, u32>,
+    /// `service_cidrs`.
+    pub service_cidrs: Vec<Prefix<A>>,
+    /// `conntrack`.
+    pub conntrack: Vec<(CtKey<A>, CtEntry<A>)>,
+    /// `socket_flows`.
+    pub socket_flows: Vec<(SocketFlowKey<A>, SocketFlow<A>)>,
+    /// Of this family's maps.
+    pub faults: Faults,
+    frontend_capacity: usize,
+}
+
+impl MemoryMaps {
+    /// Empty maps, each of them with this capacity.
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            v4: MemoryFamily::new(capacity),
+            v6: MemoryFamily::new(capacity),
+            services: BTreeMap::new(),
+            settings: Settings::default(),
+            faults: Faults::default(),
+            service_capacity: capacity,
+        }
+    }
+
+    /// Rows written or deleted so far, in all maps.
+    pub fn rows_written(&self) -> u64 {
+        self.v4.faults.rows + self.v6.faults.rows + self.faults.rows
+    }
+}
+
+impl<A: MapAddr> MemoryFamily<A> {
+    fn new(capacity: u32) -> Self {
+        Self {
+            frontends: BTreeMap::new(),
+            backends: vec![Backend::default(); capacity as usize],
+            slots: vec![0; capacity as usize],
+            node_addresses: BTreeMap::new(),
+            service_cidrs: Vec::new(),
+            conntrack: Vec::new(),
+            socket_flows: Vec::new(),
+            faults: Faults::default(),
+            frontend_capacity: capacity as usize,
+        }
+    }
+}
+
+fn put<K: Ord + Copy, V: Copy>(map: &mut BTreeMap<K, V>, rows: &[(K, V)]) {
+    map.extend(rows.iter().copied());
+}
+
+fn delete<K: Ord, V>(map: &mut BTreeMap<K, V>, keys: &[K]) {
+    keys.iter().for_each(|key| drop(map.remove(key)));
+}
+
+impl MapStore for MemoryMaps {
+    type V4 = MemoryFamily<Ip4>;
+    type V6 = MemoryFamily<Ip6>;
+
+    fn v4(&mut self) -> &mut Self::V4 {
+        &mut self.v4
+    }
+
+    fn v6(&mut self) -> &mut Self::V6 {
+        &mut self.v6
+    }
+
+    fn services(&self) -> Result<Vec<(u32, ServiceRow)>, MapError> {
+        Ok(self.services.iter().map(|(id, row)| (*id, *row)).collect())
+    }
+
+    fn put_services(&mut self, rows: &[(u32, ServiceRow)]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Services, rows.len());
+        put(&mut self.services, &rows[..done]);
+        result
+    }
+
+    fn delete_services(&mut self, ids: &[u32]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Services, ids.len());
+        delete(&mut self.services, &ids[..done]);
+        result
+    }
+
+    fn service_capacity(&self) -> u32 {
+        self.service_capacity
+    }
+
+    fn settings(&self) -> Result<Settings, MapError> {
+        Ok(self.settings)
+    }
+
+    fn put_settings(&mut self, settings: &Settings) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Settings, 1);
+        if done > 0 {
+            self.settings = *settings;
+        }
+        result
+    }
+}
+
+impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
+    fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {
+        Ok(self.frontends.iter().map(|(key, value)| (*key, *value)).collect())
+    }
+
+    fn put_frontends(&mut self, rows: &[(FrontendKey<A>, Frontend)]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Frontends, rows.len());
+        for row in &rows[..done] {
+            if self.frontends.len() >= self.frontend_capacity && !self.frontends.contains_key(&row.0) {
+                let capacity = self.frontend_capacity as u32;
+                return Err(MapError::Full { map: MapName::Frontends, capacity });
+            }
+            put(&mut self.frontends, &[*row]);
+        }
+        result
+    }
+
+    fn delete_frontends(&mut self, keys: &[FrontendKey<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Frontends, keys.len());
+        delete(&mut self.frontends, &keys[..done]);
+        result
+    }
+
+    fn backend(&self, id: u32) -> Result<Backend<A>, MapError> {
+        Ok(self.backends[id as usize])
+    }
+
+    fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Backends, rows.len());
+        rows[..done].iter().for_each(|(id, row)| self.backends[*id as usize] = *row);
+        result
+    }
+
+    fn backend_capacity(&self) -> u32 {
+        self.backends.len() as u32
+    }
+
+    fn slots(&self, offset: u32, out: &mut [u32]) -> Result<(), MapError> {
+        let offset = offset as usize;
+        out.copy_from_slice(&self.slots[offset..offset + out.len()]);
+        Ok(())
+    }
+
+    fn put_slots(&mut self, offset: u32, ids: &[u32]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Slots, ids.len());
+        let offset = offset as usize;
+        self.slots[offset..offset + done].copy_from_slice(&ids[..done]);
+        result
+    }
+
+    fn slot_capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    fn node_addresses(&self) -> Result<Vec<(A, u32)>, MapError> {
+        Ok(self.node_addresses.iter().map(|(addr, flags)| (*addr, *flags)).collect())
+    }
+
+    fn put_node_addresses(&mut self, rows: &[(A, u32)]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::NodeAddresses, rows.len());
+        put(&mut self.node_addresses, &rows[..done]);
+        result
+    }
+
+    fn delete_node_addresses(&mut self, addrs: &[A]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::NodeAddresses, addrs.len());
+        delete(&mut self.node_addresses, &addrs[..done]);
+        result
+    }
+
+    fn service_cidrs(&self) -> Result<Vec<Prefix<A>>, MapError> {
+        Ok(self.service_cidrs.clone())
+    }
+
+    fn put_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::ServiceCidrs, rows.len());
+        self.service_cidrs.retain(|row| !rows[..done].contains(row));
+        self.service_cidrs.extend(&rows[..done]);
+        result
+    }
+
+    fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::ServiceCidrs, rows.len());
+        self.service_cidrs.retain(|row| !rows[..done].contains(row));
+        result
+    }
+
+    fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError> {
+        self.conntrack.iter().for_each(|(key, entry)| visit(key, entry));
+        Ok(())
+    }
+
+    fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Conntrack, keys.len());
+        self.conntrack.retain(|(key, _)| !keys[..done].contains(key));
+        result
+    }
+
+    fn each_socket_flow(
+        &self,
+        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
+    ) -> Result<(), MapError> {
+        self.socket_flows.iter().for_each(|(key, flow)| visit(key, flow));
+        Ok(())
+    }
+
+    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::SocketFlows, keys.len());
+        self.socket_flows.retain(|(key, _)| !keys[..done].contains(key));
+        result
+    }
+}

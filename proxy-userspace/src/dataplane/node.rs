@@ -1,0 +1,54 @@
+//! The rows of the node. They are few, so each time they are compared with what the
+//! kernel holds instead of being remembered.
+
+use std::collections::HashMap;
+
+use super::{FamilyMaps, MapAddr, MapError, MapStore, encode};
+use crate::plan::NodePlan;
+
+/// Makes the maps hold exactly the node's rows; returns how many differed.
+pub(super) fn write(maps: &mut impl MapStore, plan: &NodePlan) -> Result<usize, MapError> {
+    let mut count = 0;
+    if maps.settings()? != plan.settings {
+        maps.put_settings(&plan.settings)?;
+        count += 1;
+    }
+    Ok(count + write_family(maps.v4(), plan)? + write_family(maps.v6(), plan)?)
+}
+
+fn write_family<A: MapAddr>(maps: &mut impl FamilyMaps<A>, plan: &NodePlan) -> Result<usize, MapError> {
+    Ok(write_addresses(maps, plan)? + write_service_cidrs(maps, plan)?)
+}
+
+fn write_addresses<A: MapAddr>(maps: &mut impl FamilyMaps<A>, plan: &NodePlan) -> Result<usize, MapError> {
+    let wanted: HashMap<A, u32> =
+        plan.addresses.iter().filter_map(|(addr, flags)| Some((A::from_ip(*addr)?, *flags))).collect();
+    let actual: HashMap<A, u32> = maps.node_addresses()?.into_iter().collect();
+    let put: Vec<_> = wanted.iter().filter(|(addr, flags)| actual.get(addr) != Some(flags)).collect();
+    let put: Vec<_> = put.into_iter().map(|(addr, flags)| (*addr, *flags)).collect();
+    let gone: Vec<_> = actual.keys().filter(|addr| !wanted.contains_key(addr)).copied().collect();
+    if !put.is_empty() {
+        maps.put_node_addresses(&put)?;
+    }
+    if !gone.is_empty() {
+        maps.delete_node_addresses(&gone)?;
+    }
+    Ok(put.len() + gone.len())
+}
+
+fn write_service_cidrs<A: MapAddr>(
+    maps: &mut impl FamilyMaps<A>,
+    plan: &NodePlan,
+) -> Result<usize, MapError> {
+    let wanted: Vec<_> = plan.service_cidrs.iter().filter_map(encode::prefix::<A>).collect();
+    let actual = maps.service_cidrs()?;
+    let put: Vec<_> = wanted.iter().filter(|prefix| !actual.contains(prefix)).copied().collect();
+    let gone: Vec<_> = actual.iter().filter(|prefix| !wanted.contains(prefix)).copied().collect();
+    if !put.is_empty() {
+        maps.put_service_cidrs(&put)?;
+    }
+    if !gone.is_empty() {
+        maps.delete_service_cidrs(&gone)?;
+    }
+    Ok(put.len() + gone.len())
+}

@@ -1,0 +1,158 @@
+//! Ranges of one big array: best fit, joined again when neighbours are free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proxy_common::maps::slots::SlotRange;
+
+/// Which ranges of the array are free.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    /// Offset → length.
+    free: BTreeMap<u32, u32>,
+    /// (length, offset) of the same ranges.
+    by_len: BTreeSet<(u32, u32)>,
+    /// Freed, but a packet on another CPU may still be reading them.
+    resting: Vec<SlotRange>,
+    capacity: u32,
+}
+
+impl Ranges {
+    /// An array of which nothing is used.
+    pub(super) fn new(capacity: u32) -> Self {
+        let mut ranges =
+            Self { free: BTreeMap::new(), by_len: BTreeSet::new(), resting: Vec::new(), capacity };
+        ranges.insert(0, capacity);
+        ranges
+    }
+
+    /// A range of `len` elements, if there is one.
+    pub(super) fn take(&mut self, len: u32) -> Option<SlotRange> {
+        let (free, offset) = *self.by_len.range((len, 0)..).next()?;
+        self.remove(offset, free);
+        self.insert(offset + len, free - len);
+        Some(SlotRange { offset, len })
+    }
+
+    /// Takes exactly this range. Refuses when part of it is in use or does not exist.
+    pub(super) fn reserve(&mut self, range: SlotRange) -> bool {
+        let Some(end) = range.offset.checked_add(range.len) else { return false };
+        let Some((&offset, &len)) = self.free.range(..=range.offset).next_back() else { return false };
+        if end > offset + len {
+            return false;
+        }
+        self.remove(offset, len);
+        self.insert(offset, range.offset - offset);
+        self.insert(end, offset + len - end);
+        true
+    }
+
+    /// Gives a range back. It can be taken again after the next [`Ranges::settle`].
+    pub(super) fn release(&mut self, range: SlotRange) {
+        self.resting.push(range);
+    }
+
+    /// Makes what was released before available.
+    pub(super) fn settle(&mut self) {
+        for range in std::mem::take(&mut self.resting) {
+            self.release_unread(range);
+        }
+    }
+
+    /// Gives back a range that no packet could have come across.
+    pub(super) fn release_unread(&mut self, range: SlotRange) {
+        let SlotRange { mut offset, mut len } = range;
+        if let Some((&before, &before_len)) = self.free.range(..offset).next_back()
+            && before + before_len == offset
+        {
+            self.remove(before, before_len);
+            (offset, len) = (before, before_len + len);
+        }
+        if let Some(&after_len) = self.free.get(&(offset + len)) {
+            self.remove(offset + len, after_len);
+            len += after_len;
+        }
+        self.insert(offset, len);
+    }
+
+    /// Length of the array.
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Number of elements that are not free.
+    pub(super) fn used(&self) -> u32 {
+        self.capacity - self.free.values().sum::<u32>()
+    }
+
+    fn insert(&mut self, offset: u32, len: u32) {
+        if len > 0 {
+            self.free.insert(offset, len);
+            self.by_len.insert((len, offset));
+        }
+    }
+
+    fn remove(&mut self, offset: u32, len: u32) {
+        self.free.remove(&offset);
+        self.by_len.remove(&(len, offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(offset: u32, len: u32) -> SlotRange {
+        SlotRange { offset, len }
+    }
+
+    #[test]
+    fn a_released_range_rests() {
+        let mut ranges = Ranges::new(4);
+        let all = ranges.take(4).expect("room");
+        ranges.release(all);
+        assert_eq!(ranges.take(1), None);
+        ranges.settle();
+        assert_eq!(ranges.take(4), Some(all));
+    }
+
+    #[test]
+    fn reserved_ranges_do_not_overlap() {
+        let mut ranges = Ranges::new(10);
+        assert!(ranges.reserve(range(2, 3)));
+        assert!(!ranges.reserve(range(4, 2)));
+        assert!(!ranges.reserve(range(8, 3)));
+        assert!(!ranges.reserve(range(u32::MAX, 2)));
+        assert!(ranges.reserve(range(8, 2)));
+        assert_eq!(ranges.take(3), Some(range(5, 3)));
+        assert_eq!(ranges.take(2), Some(range(0, 2)));
+        assert_eq!(ranges.take(1), None);
+    }
+
+    proptest! {
+        /// Whatever is taken and released: ranges never overlap, and in the end all is one.
+        #[test]
+        fn ranges_are_disjoint_and_join(steps in prop::collection::vec((0u32..12, any::<prop::sample::Index>()), 1..60)) {
+            let mut ranges = Ranges::new(64);
+            let mut taken: Vec<SlotRange> = Vec::new();
+            for (len, pick) in steps {
+                match len {
+                    0 if !taken.is_empty() => ranges.release(taken.swap_remove(pick.index(taken.len()))),
+                    0 => ranges.settle(),
+                    len => {
+                        let Some(new) = ranges.take(len) else { continue };
+                        prop_assert!(new.offset + new.len <= 64);
+                        for old in &taken {
+                            prop_assert!(new.offset + new.len <= old.offset || old.offset + old.len <= new.offset);
+                        }
+                        taken.push(new);
+                    }
+                }
+            }
+            taken.into_iter().for_each(|range| ranges.release(range));
+            ranges.settle();
+            prop_assert_eq!(ranges.take(64), Some(range(0, 64)));
+        }
+    }
+}

@@ -1,0 +1,331 @@
+use proptest::prelude::*;
+use proxy_common::maps::frontends::{Frontend, FrontendKey};
+
+use super::*;
+use crate::dataplane::{Fault, MapName, MemoryMaps, testing::*};
+
+const V4: Family = Family::V4;
+const V6: Family = Family::V6;
+
+fn fresh(capacity: u32) -> (MemoryMaps, Reconciler) {
+    let mut maps = MemoryMaps::new(capacity);
+    let mut reconciler = Reconciler::adopt(&mut maps).expect("empty maps");
+    reconciler.prune();
+    (maps, reconciler)
+}
+
+#[test]
+fn plans_become_rows_once() {
+    let (mut maps, mut reconciler) = fresh(64);
+    let plans = [plan("a", V4, 1, &[1, 2]), plan("a", V6, 1, &[1, 2])];
+    reconciler.update(name("a"), plans.to_vec());
+    let applied = reconciler.apply(&mut maps);
+    assert_eq!((applied.services, applied.failed), (1, 0));
+    assert_eq!(meaning(&maps), wanted(&plans));
+
+    let written = maps.rows_written();
+    assert_eq!(applied.rows as u64, written);
+    reconciler.update(name("a"), plans.to_vec());
+    assert_eq!(reconciler.apply(&mut maps).rows, 0);
+    assert_eq!(reconciler.full_sync(&mut maps).expect("memory").total(), 0);
+    assert_eq!(maps.rows_written(), written);
+}
+
+#[test]
+fn services_share_a_backend() {
+    let (mut maps, mut reconciler) = fresh(64);
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[1, 2])]);
+    reconciler.update(name("b"), vec![plan("b", V4, 2, &[2])]);
+    reconciler.apply(&mut maps);
+    assert_eq!(maps.v4.backends.iter().filter(|row| row.flags != 0).count(), 2);
+    reconciler.remove(name("a"));
+    reconciler.apply(&mut maps);
+    assert_eq!(meaning(&maps), wanted(&[plan("b", V4, 2, &[2])]));
+    assert_eq!(leftovers(&maps), 0);
+}
+
+#[test]
+fn an_update_leaves_the_old_range_alone() {
+    let (mut maps, mut reconciler) = fresh(64);
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[2, 4])]);
+    reconciler.apply(&mut maps);
+    let old = frontend(&maps, 1).expect("written").cluster;
+    let slots = maps.v4.slots.clone();
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[2, 6])]);
+    reconciler.apply(&mut maps);
+    let new = frontend(&maps, 1).expect("written").cluster;
+    assert_ne!(old, new);
+    let (start, end) = (old.offset as usize, (old.offset + old.len) as usize);
+    assert_eq!(maps.v4.slots[start..end], slots[start..end]);
+}
+
+#[test]
+fn a_restart_writes_nothing() {
+    let (mut maps, mut reconciler) = fresh(64);
+    let plans = [plan("a", V4, 1, &[1, 2]), plan("a", V6, 1, &[3])];
+    reconciler.update(name("a"), plans.to_vec());
+    reconciler.update(name("b"), vec![plan("b", V4, 2, &[])]);
+    reconciler.apply(&mut maps);
+
+    let (written, before) = (maps.rows_written(), format!("{maps:?}"));
+    let mut restarted = Reconciler::adopt(&mut maps).expect("sound maps");
+    restarted.update(name("a"), plans.to_vec());
+    restarted.update(name("b"), vec![plan("b", V4, 2, &[])]);
+    assert_eq!(restarted.apply(&mut maps).rows, 0);
+    restarted.prune();
+    assert_eq!(restarted.apply(&mut maps).rows, 0);
+    assert_eq!((maps.rows_written(), format!("{maps:?}")), (written, before));
+}
+
+#[test]
+fn what_went_during_a_restart_goes_with_the_pruning() {
+    let (mut maps, mut reconciler) = fresh(64);
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[1, 2])]);
+    reconciler.update(name("b"), vec![plan("b", V4, 2, &[3])]);
+    reconciler.apply(&mut maps);
+    // A row of a service without a name, as after a crash.
+    let orphan = frontend(&maps, 2).expect("written");
+    let key = *maps.v4.frontends.keys().next().expect("a row");
+    let key = FrontendKey { addr: [9, 9, 9, 9].into(), ..key };
+    maps.v4.frontends.insert(key, Frontend { service: 60, ..orphan });
+
+    let mut restarted = Reconciler::adopt(&mut maps).expect("sound maps");
+    restarted.update(name("a"), vec![plan("a", V4, 1, &[1, 2])]);
+    restarted.apply(&mut maps);
+    assert!(frontend(&maps, 2).is_some(), "unknown rows stay until all is known");
+    restarted.prune();
+    restarted.apply(&mut maps);
+    assert_eq!(meaning(&maps), wanted(&[plan("a", V4, 1, &[1, 2])]));
+    assert_eq!(leftovers(&maps), 0);
+}
+
+#[test]
+fn tampering_is_repaired_and_counted() {
+    let (mut maps, mut reconciler) = fresh(64);
+    let plans = [plan("a", V4, 1, &[1, 2]), plan("a", V6, 1, &[3])];
+    reconciler.update(name("a"), plans.to_vec());
+    reconciler.set_node(crate::plan::NodePlan {
+        settings: Default::default(),
+        addresses: [([192, 0, 2, 1].into(), 1)].into(),
+        service_cidrs: ["172.30.0.0/16".parse().expect("a range")].into(),
+    });
+    reconciler.apply(&mut maps);
+    let before = format!("{:?} {:?} {:?}", maps.v4.frontends, maps.v4.backends, maps.v4.slots);
+
+    let range = frontend(&maps, 1).expect("written").cluster;
+    let key = *maps.v4.frontends.keys().next().expect("a row");
+    maps.v4.frontends.remove(&key);
+    maps.v4.frontends.insert(FrontendKey { port: 9, ..key }, Default::default());
+    maps.v4.slots[range.offset as usize] = 9;
+    maps.v4.backends[1] = Default::default();
+    maps.v4.backends[50].flags = 1;
+    maps.services.clear();
+    maps.v4.node_addresses.clear();
+    let repairs = reconciler.full_sync(&mut maps).expect("memory");
+    assert_eq!(repairs, Repairs { frontends: 2, backends: 2, slots: 1, services: 1, node: 1 });
+    assert_eq!(meaning(&maps), wanted(&plans));
+    assert_eq!(format!("{:?} {:?} {:?}", maps.v4.frontends, maps.v4.backends, maps.v4.slots), before);
+    assert_eq!(reconciler.full_sync(&mut maps).expect("memory").total(), 0);
+}
+
+#[test]
+fn a_service_that_does_not_fit_holds_up_no_other() {
+    let (mut maps, mut reconciler) = fresh(8);
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[2, 4])]);
+    reconciler.update(name("big"), vec![plan("big", V4, 2, &[10, 12, 14, 16, 18, 20, 22, 24, 26])]);
+    reconciler.update(name("c"), vec![plan("c", V4, 3, &[6])]);
+    let applied = reconciler.apply(&mut maps);
+    assert_eq!((applied.services, applied.failed), (2, 1));
+    assert_eq!(meaning(&maps), wanted(&[plan("a", V4, 1, &[2, 4]), plan("c", V4, 3, &[6])]));
+    let pending: Vec<_> = reconciler.pending().collect();
+    assert_eq!(pending.len(), 1);
+    assert_eq!(*pending[0].0, name("big"));
+    assert!(matches!(pending[0].1, Some(MapError::Full { map: MapName::Backends, capacity: 8 })));
+
+    reconciler.update(name("big"), vec![plan("big", V4, 2, &[10])]);
+    assert_eq!(reconciler.apply(&mut maps).failed, 0);
+    assert_eq!(reconciler.pending_count(), 0);
+    assert_eq!(leftovers(&maps), 0);
+}
+
+#[test]
+fn a_failed_write_is_made_good() {
+    let (mut maps, mut reconciler) = fresh(64);
+    maps.v4.faults.next = vec![Fault { after: 0, rows: 1 }, Fault { after: 0, rows: 0 }];
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[1, 2])]);
+    let applied = reconciler.apply(&mut maps);
+    assert_eq!((applied.services, applied.failed), (0, 1));
+    assert_eq!(reconciler.pending().count(), 1);
+    assert_eq!(reconciler.apply(&mut maps).failed, 1);
+    assert_eq!(reconciler.apply(&mut maps).services, 1);
+    assert_eq!(reconciler.apply(&mut maps), Applied::default());
+    assert_eq!(meaning(&maps), wanted(&[plan("a", V4, 1, &[1, 2])]));
+    assert_eq!(reconciler.pending_count(), 0);
+}
+
+#[test]
+fn an_address_passes_from_one_service_to_another() {
+    let (mut maps, mut reconciler) = fresh(64);
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[2])]);
+    reconciler.apply(&mut maps);
+    reconciler.remove(name("a"));
+    reconciler.update(name("b"), vec![plan("b", V4, 1, &[4])]);
+    reconciler.apply(&mut maps);
+    assert_eq!(meaning(&maps), wanted(&[plan("b", V4, 1, &[4])]));
+    assert_eq!(leftovers(&maps), 0);
+    assert_eq!(reconciler.full_sync(&mut maps).expect("memory").total(), 0);
+}
+
+#[test]
+fn a_lingering_backend_keeps_its_row() {
+    let (mut maps, mut reconciler) = fresh(64);
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[2, 4])]);
+    reconciler.apply(&mut maps);
+    let rows = |maps: &MemoryMaps| maps.v4.backends.iter().filter(|row| row.flags != 0).count();
+    reconciler.update(name("a"), vec![lingering(plan("a", V4, 1, &[4]), &[2, 6])]);
+    reconciler.apply(&mut maps);
+    assert_eq!(rows(&maps), 2, "2 lingers, 6 never had a flow");
+
+    let mut restarted = Reconciler::adopt(&mut maps).expect("sound maps");
+    restarted.update(name("a"), vec![lingering(plan("a", V4, 1, &[4]), &[2])]);
+    restarted.prune();
+    assert_eq!(restarted.apply(&mut maps).rows, 0);
+    restarted.update(name("a"), vec![plan("a", V4, 1, &[4])]);
+    restarted.apply(&mut maps);
+    assert_eq!(rows(&maps), 1);
+}
+
+/// A step of a random history.
+#[derive(Clone, Debug)]
+enum Step {
+    Update { service: usize, address: u8, v4: Option<Vec<u8>>, v6: Option<Vec<u8>>, lingering: Vec<u8> },
+    Remove(usize),
+    Apply,
+    Restart,
+    Fail { family: Option<Family>, fault: Fault },
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn step() -> impl Strategy<Value = Step> {
+    let numbers = || prop::option::of(prop::collection::btree_set(1u8..9, 0..5).prop_map(Vec::from_iter));
+    let family = prop_oneof![Just(None), Just(Some(V4)), Just(Some(V6))];
+    prop_oneof![
+        6 => (0usize..4, 1u8..6, numbers(), numbers(), prop::collection::vec(1u8..9, 0..3)).prop_map(
+            |(service, address, v4, v6, lingering)| Step::Update { service, address, v4, v6, lingering }),
+        2 => (0usize..4).prop_map(Step::Remove),
+        4 => Just(Step::Apply),
+        1 => Just(Step::Restart),
+        3 => (family, 0u32..6, 0usize..4).prop_map(
+            |(family, after, rows)| Step::Fail { family, fault: Fault { after, rows } }),
+    ]
+}
+
+/// A history and the plans it leads to. Each service has addresses of its own, except
+/// that `shared` lets all compete for one, of which the last to ask has it.
+struct History {
+    maps: MemoryMaps,
+    reconciler: Reconciler,
+    plans: BTreeMap<usize, Vec<PortPlan>>,
+}
+
+impl History {
+    fn run(steps: &[Step]) -> Self {
+        let (maps, reconciler) = fresh(48);
+        let mut history = Self { maps, reconciler, plans: BTreeMap::new() };
+        steps.iter().for_each(|step| history.step(step));
+        history
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Update { service, address, v4, v6, lingering: rest } => {
+                let address = u8::try_from(*service).expect("small") * 10 + address;
+                let made = [(V4, v4), (V6, v6)].map(|(family, numbers)| {
+                    let plan = plan(NAMES[*service], family, address, numbers.as_ref()?);
+                    Some(lingering(plan, rest))
+                });
+                let plans: Vec<_> = made.into_iter().flatten().collect();
+                self.reconciler.update(name(NAMES[*service]), plans.clone());
+                self.plans.insert(*service, plans);
+            }
+            Step::Remove(service) => {
+                self.reconciler.remove(name(NAMES[*service]));
+                self.plans.remove(service);
+            }
+            Step::Apply => drop(self.reconciler.apply(&mut self.maps)),
+            Step::Restart => {
+                self.reconciler = Reconciler::adopt(&mut self.maps).expect("readable maps");
+                for (service, plans) in &self.plans {
+                    self.reconciler.update(name(NAMES[*service]), plans.clone());
+                }
+                self.reconciler.prune();
+            }
+            Step::Fail { family: None, fault } => self.maps.faults.next.push(*fault),
+            Step::Fail { family: Some(V4), fault } => self.maps.v4.faults.next.push(*fault),
+            Step::Fail { family: Some(V6), fault } => self.maps.v6.faults.next.push(*fault),
+        }
+    }
+
+    fn settle(&mut self) {
+        self.maps.faults.next.clear();
+        self.maps.v4.faults.next.clear();
+        self.maps.v6.faults.next.clear();
+        // The second round is for what had to rest during the first.
+        self.reconciler.apply(&mut self.maps);
+        self.reconciler.apply(&mut self.maps);
+    }
+
+    fn wanted(&self) -> Meaning {
+        wanted(&self.plans.values().flatten().cloned().collect::<Vec<_>>())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever happened before, failures and restarts included, the maps end up as a
+    /// first start with the last plans would have them.
+    #[test]
+    fn incremental_equals_from_scratch(steps in prop::collection::vec(step(), 1..40)) {
+        let mut history = History::run(&steps);
+        history.settle();
+        prop_assert_eq!(history.reconciler.pending_count(), 0);
+        prop_assert_eq!(meaning(&history.maps), history.wanted());
+        let rows = history.maps.rows_written();
+        prop_assert_eq!(history.reconciler.full_sync(&mut history.maps).expect("memory").total(), 0);
+        prop_assert_eq!(history.maps.rows_written(), rows);
+    }
+
+    /// At every instant each frontend leads to rows that exist, and to those of one plan,
+    /// an old or a new one.
+    #[test]
+    fn no_half_state_is_ever_visible(steps in prop::collection::vec(step(), 1..40)) {
+        let mut history = History::run(&[]);
+        let mut planned: Vec<Meaning> = vec![Meaning::new()];
+        for step in &steps {
+            history.step(step);
+            planned.push(history.wanted());
+            for (frontend, actual) in meaning(&history.maps) {
+                let known = planned.iter().any(|meaning| meaning.get(&frontend) == Some(&actual));
+                prop_assert!(known, "{frontend} leads to {actual:?}, which was never planned");
+            }
+        }
+    }
+
+    /// When everything goes, nothing is left behind.
+    #[test]
+    fn nothing_leaks(steps in prop::collection::vec(step(), 1..40)) {
+        let mut history = History::run(&steps);
+        for service in 0..NAMES.len() {
+            history.step(&Step::Remove(service));
+        }
+        history.settle();
+        prop_assert_eq!(leftovers(&history.maps), 0);
+        prop_assert!(history.maps.services.is_empty() && history.maps.v4.frontends.is_empty());
+        history.reconciler.v4.ranges.settle();
+        prop_assert_eq!(history.reconciler.v4.ranges.used(), 0);
+        prop_assert_eq!(history.reconciler.v4.backends.len(), 0);
+        prop_assert_eq!(history.reconciler.services.len(), 0);
+    }
+}

@@ -1,0 +1,129 @@
+//! Which service port has which id.
+
+use std::collections::HashMap;
+
+use proxy_common::maps::services::ServiceRow;
+
+use super::{MapError, MapName, encode, ids::IdPool};
+use crate::model::{ObjectName, Protocol, ServicePortName};
+
+/// The rows of `services`.
+#[derive(Debug)]
+pub(super) struct ServiceTable {
+    ids: HashMap<(ServicePortName, Protocol), u32>,
+    records: HashMap<u32, Record>,
+    /// The ids of each service.
+    objects: HashMap<ObjectName, Vec<u32>>,
+    pool: IdPool,
+    capacity: u32,
+}
+
+#[derive(Debug)]
+struct Record {
+    name: ServicePortName,
+    protocol: Protocol,
+    /// The kernel is known to hold the row.
+    written: bool,
+}
+
+impl ServiceTable {
+    /// The rows the kernel holds, and ids that frontends name without a row.
+    pub(super) fn adopt(capacity: u32, rows: &[(u32, ServiceRow)], named_by_frontends: &[u32]) -> Self {
+        let ids = rows.iter().map(|(id, _)| id).chain(named_by_frontends).copied();
+        let pool = IdPool::new(capacity, ids);
+        let mut table =
+            Self { ids: HashMap::new(), records: HashMap::new(), objects: HashMap::new(), pool, capacity };
+        for (id, row) in rows {
+            match encode::service_name(row) {
+                Some((name, protocol)) if !table.ids.contains_key(&(name.clone(), protocol)) => {
+                    table.insert(*id, name, protocol, true);
+                }
+                _ => table.insert_nameless(*id),
+            }
+        }
+        for id in named_by_frontends {
+            if !table.records.contains_key(id) {
+                table.insert_nameless(*id);
+            }
+        }
+        table
+    }
+
+    /// What no service claims: under a name that none can have it waits to be pruned.
+    fn insert_nameless(&mut self, id: u32) {
+        let service = ObjectName::new("", format!("#{id}"));
+        self.insert(id, ServicePortName { service, port: "".into() }, Protocol::Tcp, false);
+    }
+
+    fn insert(&mut self, id: u32, name: ServicePortName, protocol: Protocol, written: bool) {
+        self.objects.entry(name.service.clone()).or_default().push(id);
+        self.ids.insert((name.clone(), protocol), id);
+        self.records.insert(id, Record { name, protocol, written });
+    }
+
+    /// The id of a service port, a new one if it has none.
+    pub(super) fn id(&mut self, name: &ServicePortName, protocol: Protocol) -> Result<u32, MapError> {
+        if let Some(id) = self.ids.get(&(name.clone(), protocol)) {
+            return Ok(*id);
+        }
+        let full = MapError::Full { map: MapName::Services, capacity: self.capacity };
+        let id = self.pool.take().ok_or(full)?;
+        self.insert(id, name.clone(), protocol, false);
+        Ok(id)
+    }
+
+    /// The ids of a service.
+    pub(super) fn ids_of(&self, service: &ObjectName) -> &[u32] {
+        self.objects.get(service).map_or(&[], Vec::as_slice)
+    }
+
+    /// Every service that has an id.
+    pub(super) fn objects(&self) -> impl Iterator<Item = &ObjectName> {
+        self.objects.keys()
+    }
+
+    /// The rows among `ids` that the kernel may not hold.
+    pub(super) fn unwritten(&self, ids: &[u32]) -> Vec<(u32, ServiceRow)> {
+        let record = |id: &u32| Some((*id, self.records.get(id)?));
+        let unwritten = ids.iter().filter_map(record).filter(|(_, record)| !record.written);
+        unwritten.map(|(id, record)| (id, record.row())).collect()
+    }
+
+    /// Notes whether the kernel is known to hold the rows.
+    pub(super) fn set_written(&mut self, ids: impl IntoIterator<Item = u32>, written: bool) {
+        for id in ids {
+            if let Some(record) = self.records.get_mut(&id) {
+                record.written = written;
+            }
+        }
+    }
+
+    /// Forgets an id, after the kernel has.
+    pub(super) fn forget(&mut self, id: u32) {
+        let Some(record) = self.records.remove(&id) else { return };
+        if let Some(ids) = self.objects.get_mut(&record.name.service) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.objects.remove(&record.name.service);
+            }
+        }
+        self.ids.remove(&(record.name, record.protocol));
+        self.pool.release(id);
+    }
+
+    /// Every row the kernel has to hold.
+    pub(super) fn expected(&self) -> impl Iterator<Item = (u32, ServiceRow)> {
+        self.records.iter().filter(|(_, record)| record.written).map(|(id, record)| (*id, record.row()))
+    }
+
+    /// Number of rows in use.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+impl Record {
+    fn row(&self) -> ServiceRow {
+        encode::service(&self.name, self.protocol)
+    }
+}

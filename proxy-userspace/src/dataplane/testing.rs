@@ -1,0 +1,139 @@
+//! What the tests of this folder share: plans in a line of text, and a check that maps
+//! hold together.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    net::SocketAddr,
+};
+
+use proxy_common::maps::{
+    backends::flags,
+    frontends::{ClientRule, Frontend, FrontendKey, Kind},
+    slots::SlotRange,
+};
+
+use super::{MapAddr, MemoryFamily, MemoryMaps, encode};
+use crate::{
+    model::{Family, ObjectName, Protocol, ServicePortName},
+    plan::{BackendRow, ClientRules, FrontendRow, PortPlan},
+};
+
+pub(super) fn name(name: &str) -> ObjectName {
+    ObjectName::new("ns", name)
+}
+
+fn backends(numbers: &[u8], family: Family) -> Box<[BackendRow]> {
+    let row = |number: &u8| {
+        let addr: SocketAddr = match family {
+            Family::V4 => ([10, 0, 0, *number], 8080).into(),
+            Family::V6 => ([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(*number)], 8080).into(),
+        };
+        BackendRow { addr, local: number % 2 == 1 }
+    };
+    numbers.iter().map(row).collect()
+}
+
+/// One UDP port on 172.30.0.`address`:53 and its address, with these backends; odd ones
+/// are local. Without backends it still answers, by refusing.
+pub(super) fn plan(service: &str, family: Family, address: u8, numbers: &[u8]) -> PortPlan {
+    let addr = match family {
+        Family::V4 => [172, 30, 0, address].into(),
+        Family::V6 => [0xfd00, 1, 0, 0, 0, 0, 0, u16::from(address)].into(),
+    };
+    let row = |kind, port, proto, rule| FrontendRow {
+        addr: Some(addr),
+        port,
+        proto,
+        kind,
+        rules: ClientRules::all(ClientRule(rule)),
+    };
+    let local: Vec<_> = numbers.iter().copied().filter(|number| number % 2 == 1).collect();
+    PortPlan {
+        name: ServicePortName { service: name(service), port: "dns".into() },
+        family,
+        protocol: Protocol::Udp,
+        affinity_secs: 0,
+        cluster: backends(numbers, family),
+        local: backends(&local, family),
+        lingering: [].into(),
+        frontends: [row(Kind::ADDRESS, 0, 0, 0), row(Kind::CLUSTER_IP, 53, 17, ClientRule::SNAT)].into(),
+    }
+}
+
+/// As [`plan`], with backends that linger.
+pub(super) fn lingering(mut plan: PortPlan, numbers: &[u8]) -> PortPlan {
+    plan.lingering = backends(numbers, plan.family);
+    plan
+}
+
+/// What packets would experience, without any number that only the maps know.
+pub(super) type Meaning = BTreeMap<String, (String, u32, Vec<BackendRow>, Vec<BackendRow>)>;
+
+/// Resolves every row, failing when one names something that is not there.
+pub(super) fn meaning(maps: &MemoryMaps) -> Meaning {
+    let mut meaning = Meaning::new();
+    read(maps, &maps.v4, &mut meaning);
+    read(maps, &maps.v6, &mut meaning);
+    meaning
+}
+
+fn read<A: MapAddr>(maps: &MemoryMaps, family: &MemoryFamily<A>, meaning: &mut Meaning) {
+    for (key, value) in &family.frontends {
+        let service =
+            maps.services.get(&value.service).expect("a frontend names a service row").name().to_owned();
+        let row = (service, value.rules, resolve(family, value.cluster), resolve(family, value.local));
+        meaning.insert(format!("{}:{}/{}", key.addr.into(), key.port, key.proto), row);
+    }
+}
+
+fn resolve<A: MapAddr>(family: &MemoryFamily<A>, range: SlotRange) -> Vec<BackendRow> {
+    let slots = &family.slots[range.offset as usize..(range.offset + range.len) as usize];
+    let row = |id: &u32| {
+        let row = family.backends[*id as usize];
+        assert!(row.flags & flags::PRESENT != 0, "slot names backend {id}, which is not there");
+        BackendRow { addr: SocketAddr::new(row.addr.into(), row.port), local: row.flags & flags::LOCAL != 0 }
+    };
+    slots.iter().map(row).collect()
+}
+
+/// What packets should experience by these plans.
+pub(super) fn wanted(plans: &[PortPlan]) -> Meaning {
+    let mut meaning = Meaning::new();
+    for plan in plans {
+        for row in &plan.frontends {
+            let addr = row.addr.expect("tests use addresses");
+            let leads = encode::leads_to_backends(row);
+            let rows = |list: &[BackendRow]| if leads { list.to_vec() } else { Vec::new() };
+            meaning.insert(
+                format!("{addr}:{}/{}", row.port, row.proto),
+                (plan.name.to_string(), row.rules.pack(), rows(&plan.cluster), rows(&plan.local)),
+            );
+        }
+    }
+    meaning
+}
+
+/// Backend rows that no frontend leads to, and service rows without a frontend.
+pub(super) fn leftovers(maps: &MemoryMaps) -> usize {
+    let named: HashSet<u32> = services(&maps.v4).chain(services(&maps.v6)).collect();
+    let services = maps.services.keys().filter(|id| !named.contains(id)).count();
+    services + unused(&maps.v4) + unused(&maps.v6)
+}
+
+fn services<A: MapAddr>(family: &MemoryFamily<A>) -> impl Iterator<Item = u32> {
+    family.frontends.values().map(|value| value.service)
+}
+
+fn unused<A: MapAddr>(family: &MemoryFamily<A>) -> usize {
+    let slots = |range: SlotRange| &family.slots[range.offset as usize..(range.offset + range.len) as usize];
+    let used: BTreeSet<u32> =
+        family.frontends.values().flat_map(|v| [slots(v.cluster), slots(v.local)].concat()).collect();
+    let present = family.backends.iter().enumerate().filter(|(_, row)| row.flags & flags::PRESENT != 0);
+    present.filter(|(id, _)| !used.contains(&(*id as u32))).count()
+}
+
+/// The frontend of 172.30.0.`address`:53.
+pub(super) fn frontend(maps: &MemoryMaps, address: u8) -> Option<Frontend> {
+    let key = FrontendKey { addr: [172, 30, 0, address].into(), port: 53, proto: 17, pad: 0 };
+    maps.v4.frontends.get(&key).copied()
+}
