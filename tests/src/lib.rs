@@ -9,6 +9,8 @@ pub mod cgroup;
 pub mod cleanup;
 pub mod conformance;
 pub mod control_plane;
+pub mod demo;
+pub mod manifests;
 pub mod mounts;
 pub mod netns;
 pub mod probe;

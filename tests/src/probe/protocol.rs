@@ -1,5 +1,6 @@
 //! What is said between the harness and a probe process: one JSON document per line.
 
+use crate::netns::Namespace;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -97,6 +98,23 @@ pub struct Dial {
     pub gap_ms: u64,
     /// Keeps the last connection open under this name, for [`Exchange`].
     pub keep: Option<String>,
+}
+
+impl Dial {
+    /// One connection, with whatever source the kernel chooses.
+    pub fn new(netns: &Namespace, proto: Proto, to: SocketAddr) -> Self {
+        Self {
+            netns: netns.path(),
+            proto,
+            from: None,
+            source_port: None,
+            to,
+            count: 1,
+            timeout_ms: 3000,
+            gap_ms: 0,
+            keep: None,
+        }
+    }
 }
 
 /// Another exchange on an open connection.

@@ -3,6 +3,7 @@
 //! [`stage`] has one node, with everything else of the world in two namespaces that take
 //! any address; [`cluster`] has several nodes that know each other.
 
+pub mod cluster;
 pub mod stage;
 
 use std::{fmt::Write, net::IpAddr};

@@ -1,0 +1,292 @@
+//! Several nodes with pods, an outside client and a load balancer.
+//!
+//! ```text
+//!   pods 10.244.1.x                     pods 10.244.2.x
+//!    |  |                                |  |
+//!   cni0 (.1)                           cni0 (.1)
+//!   node1                               node2              client           balancer
+//!   eth0 192.168.50.11                  eth0 .12           eth0 .100        eth0 .200
+//!    |                                   |                  |                |
+//!   ============================== lan (a bridge) ==============================
+//! ```
+//!
+//! The same in IPv6: `fd00:50::11`, `fd00:244:1::x`. Nodes route each other's pods
+//! directly. What nobody knows is routed to the balancer, which has 198.51.100.10 and .20
+//! and drops the rest.
+
+use super::{Batch, NODE_V6};
+use crate::{
+    agent::Agent,
+    netns::Namespace,
+    probe::{Dial, Forward, Outcome, Proto, Serve, Worker},
+};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Pods have one server of each kind.
+pub const SERVERS: [(Proto, u16); 3] = [(Proto::Http, 8080), (Proto::Tcp, 9090), (Proto::Udp, 5353)];
+const BALANCER: u8 = 200;
+const CLIENT: u8 = 100;
+
+/// A machine or a container: a namespace and its addresses.
+#[derive(Debug)]
+pub struct Host {
+    /// How it is called.
+    pub name: String,
+    /// Where it lives.
+    pub netns: Namespace,
+    /// Its address.
+    pub v4: Ipv4Addr,
+    /// Its address.
+    pub v6: Ipv6Addr,
+}
+
+impl Host {
+    fn new(name: String, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Self> {
+        Ok(Self { netns: Namespace::create(&name)?, name, v4, v6 })
+    }
+}
+
+/// A node, its pods and its agent.
+#[derive(Debug)]
+pub struct Node {
+    /// In the node's cgroup: the sockets of the node and of its pods.
+    pub worker: Worker,
+    /// Prepared, not started.
+    pub agent: Agent,
+    /// The node itself.
+    pub host: Host,
+    /// The first has servers, the others are clients.
+    pub pods: Vec<Host>,
+    number: u8,
+}
+
+/// Where a connection starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The pod with this index on the node with this index.
+    Pod(usize, usize),
+    /// The host network of the node with this index.
+    Node(usize),
+    /// The outside client.
+    Client,
+}
+
+/// Everything together.
+#[derive(Debug)]
+pub struct Cluster {
+    /// In no node's cgroup: the sockets of the client and the balancer.
+    pub outside: Worker,
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// Somebody who is no part of the cluster.
+    pub client: Host,
+    /// Passes connections to 198.51.100.x on to node ports.
+    pub balancer: Host,
+    lan: Namespace,
+}
+
+impl Cluster {
+    /// Builds `nodes` nodes with two pods each. `shunt` is the configuration of every agent.
+    pub fn build(nodes: u8, shunt: &Value) -> Result<Self> {
+        let lan = Namespace::create("lan")?;
+        lan.ip("link set lo up\nlink add lan type bridge mcast_snooping 0\nlink set lan up")?;
+        let host = |name: &str, number| Host::new(name.into(), lan_v4(number), lan_v6(number));
+        let mut cluster = Self {
+            outside: Worker::start(None)?,
+            nodes: Vec::new(),
+            client: host("client", CLIENT)?,
+            balancer: host("balancer", BALANCER)?,
+            lan,
+        };
+        cluster.connect(&cluster.client)?;
+        cluster.connect(&cluster.balancer)?;
+        for number in 1..=nodes {
+            let node = Node::build(number, shunt)?;
+            cluster.connect(&node.host)?;
+            node.finish(nodes)?;
+            cluster.nodes.push(node);
+        }
+        cluster
+            .balancer
+            .netns
+            .ip("address add 198.51.100.10/32 dev lo\naddress add 198.51.100.20/32 dev lo")?;
+        cluster.balancer.netns.ip(&pod_routes(1..=nodes))?;
+        // Everything unknown goes to the balancer, too, and falls silent there.
+        let default = format!(
+            "route add default via {}\nroute add ::/0 via {} dev eth0",
+            lan_v4(BALANCER),
+            lan_v6(BALANCER)
+        );
+        cluster.client.netns.ip(&default)?;
+        for node in &mut cluster.nodes {
+            node.host.netns.ip(&default)?;
+            node.add_pod()?;
+            node.add_pod()?;
+            node.serve(0)?;
+        }
+        Ok(cluster)
+    }
+
+    fn connect(&self, host: &Host) -> Result<()> {
+        let (lan, name) = (self.lan.name(), &host.name);
+        host.netns.ip(Batch::default()
+            .line("link set lo up")
+            .line(format!("link add eth0 type veth peer name {name} netns {lan}"))
+            .address(host.v4.into(), 24, "eth0")
+            .address(host.v6.into(), 64, "eth0")
+            .line("link set eth0 up")
+            .as_str())?;
+        self.lan.ip(&format!("link set {name} master lan up"))
+    }
+
+    /// Starts all agents with these objects and waits until they have written everything.
+    pub fn start(&mut self, objects: &[Value]) -> Result<()> {
+        for node in &mut self.nodes {
+            node.agent.write(objects)?;
+            node.agent.start(&node.host.netns)?;
+        }
+        self.nodes.iter().try_for_each(|node| node.agent.wait_in_sync())
+    }
+
+    /// The machine or container of an origin, and the process that has its sockets.
+    pub fn host(&self, origin: Origin) -> (&Host, &Worker) {
+        match origin {
+            Origin::Pod(node, pod) => (&self.nodes[node].pods[pod], &self.nodes[node].worker),
+            Origin::Node(node) => (&self.nodes[node].host, &self.nodes[node].worker),
+            Origin::Client => (&self.client, &self.outside),
+        }
+    }
+
+    /// Opens `count` connections one after the other.
+    pub fn dial(&self, origin: Origin, proto: Proto, to: SocketAddr, count: u32) -> Result<Vec<Outcome>> {
+        let (host, worker) = self.host(origin);
+        worker.dial(&Dial { count, ..Dial::new(&host.netns, proto, to) })
+    }
+
+    /// Lets the balancer pass connections to `address` port 80 on to a node port.
+    pub fn balance(&self, address: &str, node_port: u16) -> Result<()> {
+        let targets = self.nodes.iter().map(|node| SocketAddr::new(node.host.v4.into(), node_port));
+        self.outside.forward(Forward {
+            netns: self.balancer.netns.path(),
+            name: "balancer".into(),
+            listen: SocketAddr::new(address.parse()?, 80),
+            to: targets.collect(),
+        })
+    }
+
+    /// How many connections the balancer got since it was last asked.
+    pub fn balanced(&self) -> Result<usize> {
+        let arrivals = self.outside.arrivals()?;
+        Ok(arrivals.iter().filter(|arrival| arrival.server == "balancer").count())
+    }
+}
+
+impl Node {
+    /// Addresses that masqueraded packets may carry.
+    pub fn addresses(&self) -> [IpAddr; 4] {
+        let (v4, v6) = (pod_v4(self.number, 1), pod_v6(self.number, 1));
+        [self.host.v4.into(), self.host.v6.into(), v4.into(), v6.into()]
+    }
+
+    fn build(number: u8, shunt: &Value) -> Result<Self> {
+        let name = format!("node{number}");
+        let kube_proxy = json!({
+            "detectLocalMode": "ClusterCIDR",
+            "clusterCIDR": "10.244.0.0/16,fd00:244::/48",
+        });
+        let agent = Agent::prepare(&name, &kube_proxy, shunt)?;
+        let worker = Worker::start(Some(&agent.cgroup))?;
+        let host = Host::new(name, lan_v4(10 + number), lan_v6(10 + number))?;
+        host.netns.sysctl(&[
+            ("ipv4/ip_forward", "1"),
+            ("ipv6/conf/all/forwarding", "1"),
+            ("ipv4/conf/all/rp_filter", "1"),
+            ("ipv4/conf/default/rp_filter", "1"),
+        ])?;
+        Ok(Self { worker, agent, host, pods: Vec::new(), number })
+    }
+
+    /// The side of the pods, and the ways to the pods of the other nodes.
+    fn finish(&self, nodes: u8) -> Result<()> {
+        let mut batch = Batch::default();
+        batch
+            .line(format!(
+                "link add cni0 address 02:00:00:00:02:{:02x} type bridge mcast_snooping 0",
+                self.number
+            ))
+            .address(pod_v4(self.number, 1).into(), 24, "cni0")
+            .address(pod_v6(self.number, 1).into(), 64, "cni0")
+            .link_local(NODE_V6, "cni0")
+            .line("link set cni0 up");
+        batch.line(pod_routes((1..=nodes).filter(|other| *other != self.number)));
+        self.host.netns.ip(batch.as_str())
+    }
+
+    /// Adds a pod; the first has address `.10`.
+    pub fn add_pod(&mut self) -> Result<&Host> {
+        let place = 10 + self.pods.len() as u8;
+        let (v4, v6) = (pod_v4(self.number, place), pod_v6(self.number, place));
+        let name = format!("pod{}-{}", self.number, self.pods.len() + 1);
+        let pod = Host::new(name, v4, v6)?;
+        self.host.netns.ip(Batch::default()
+            .line(format!("link add {} type veth peer name eth0 netns {}", pod.name, pod.netns.name()))
+            .line(format!("link set {} master cni0 up", pod.name))
+            .as_str())?;
+        pod.netns.ip(Batch::default()
+            .line("link set lo up")
+            .address(v4.into(), 24, "eth0")
+            .address(v6.into(), 64, "eth0")
+            .line("link set eth0 up")
+            .line(format!("route add default via {}", pod_v4(self.number, 1)))
+            .line(format!("route add ::/0 via {NODE_V6} dev eth0"))
+            .as_str())?;
+        self.pods.push(pod);
+        self.pods.last().context("a pod was just added")
+    }
+
+    /// Starts servers of every kind in a pod.
+    pub fn serve(&self, pod: usize) -> Result<()> {
+        let pod = &self.pods[pod];
+        let any = |port| [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
+        let sockets = SERVERS.iter().flat_map(|(proto, port)| any(*port).map(|address| (*proto, address)));
+        self.worker.serve(Serve {
+            netns: pod.netns.path(),
+            name: pod.name.clone(),
+            sockets: sockets.collect(),
+        })
+    }
+}
+
+/// Routes to the pods of these nodes.
+fn pod_routes(nodes: impl Iterator<Item = u8>) -> String {
+    let mut batch = Batch::default();
+    for node in nodes {
+        batch.line(format!("route add {}/24 via {}", pod_v4(node, 0), lan_v4(10 + node)));
+        batch.line(format!("route add {}/64 via {}", pod_v6(node, 0), lan_v6(10 + node)));
+    }
+    batch.as_str().into()
+}
+
+fn lan_v4(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(192, 168, 50, number)
+}
+
+fn lan_v6(number: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x50, 0, 0, 0, 0, 0, decimal(number))
+}
+
+fn pod_v4(node: u8, number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 244, node, number)
+}
+
+fn pod_v6(node: u8, number: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x244, node.into(), 0, 0, 0, 0, decimal(number))
+}
+
+/// The hexadecimal number that reads as `number` does in decimal: 11 becomes 0x11.
+fn decimal(number: u8) -> u16 {
+    let number = u16::from(number);
+    number / 100 * 256 + number / 10 % 10 * 16 + number % 10
+}
