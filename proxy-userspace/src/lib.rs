@@ -1,6 +1,8 @@
 //! The agent: `watch → model → plan → dataplane → kernel`.
 
+pub mod agent;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod dataplane;
 pub mod kernel;

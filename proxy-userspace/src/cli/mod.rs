@@ -10,12 +10,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::{Ip4, Ip6};
 use serde::Serialize;
 
 use self::rows::{Names, Rows};
 use crate::{
+    clock::monotonic_nanos,
     config::{DatapathLevel, LogFormat, Overrides, SocketLb},
     kernel::{self, DEFAULT_BPFFS, Netlink, PinnedMaps, Pins},
 };
@@ -194,7 +194,7 @@ pub fn list_services(args: &ListArgs<ServiceOutput>) -> Result<String> {
 pub fn list_connections(args: &ListArgs<ConnOutput>) -> Result<String> {
     let maps = PinnedMaps::open(Pins::new(&args.bpffs.bpffs))?;
     let names = Names::read(&maps, args.numeric)?;
-    let now = monotonic_nanos()?;
+    let now = monotonic_nanos().context("cannot read the clock")?;
     let mut views = conns::connections(&Rows::<Ip4>::read(&maps)?, &names, now);
     views.extend(conns::connections(&Rows::<Ip6>::read(&maps)?, &names, now));
     conns::sort(&mut views);
@@ -217,12 +217,6 @@ pub async fn cleanup(args: &BpffsArg) -> Result<String> {
 
 fn json(views: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(views).context("cannot write JSON")
-}
-
-/// The clock of `bpf_ktime_get_ns`.
-fn monotonic_nanos() -> Result<u64> {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("cannot read the clock")?;
-    Ok(std::time::Duration::from(now).as_nanos() as u64)
 }
 
 #[cfg(test)]

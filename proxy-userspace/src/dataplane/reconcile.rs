@@ -304,6 +304,11 @@ impl Reconciler {
         self.pending.len() + usize::from(self.node_pending) + usize::from(self.cleanup_failure.is_some())
     }
 
+    /// Frontends and backends of both families that have a row.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.v4.frontends.len() + self.v6.frontends.len(), self.v4.backends.len() + self.v6.backends.len())
+    }
+
     /// Why rows that belong to no single service wait for a write.
     pub fn common_failures(&self) -> impl Iterator<Item = &MapError> {
         self.node_failure.iter().chain(&self.cleanup_failure)

@@ -255,4 +255,3 @@ impl<'a, A: MapAddr> Connection<'a, A> {
         }
     }
 }
-

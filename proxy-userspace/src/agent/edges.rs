@@ -1,0 +1,147 @@
+//! Keeps the programs at the edges as devices, addresses and routes of the host change.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use tracing::{debug, info, warn};
+
+use crate::{
+    config::{Config, InterfacePatterns, interfaces::InterfaceKind},
+    kernel::{Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, Override},
+    model::{DetectLocal, SocketLb},
+};
+
+/// The edges as they were last followed.
+pub(super) struct Edges {
+    policy: Policy,
+    /// Devices that refused the programs, to say so once.
+    failed: BTreeSet<u32>,
+    devices_failed: bool,
+}
+
+/// What the configuration says about devices.
+struct Policy {
+    patterns: InterfacePatterns,
+    detect_local: DetectLocal,
+    socket_lb: SocketLb,
+}
+
+impl Edges {
+    /// Nothing attached yet.
+    pub(super) fn new(config: &Config) -> Self {
+        let policy = Policy {
+            patterns: config.interfaces.clone(),
+            detect_local: config.model.detect_local.clone(),
+            socket_lb: config.model.socket_lb,
+        };
+        Self { policy, failed: BTreeSet::new(), devices_failed: false }
+    }
+
+    /// Describes the devices to the programs and attaches those to the edges. What fails
+    /// is tried again by the next call.
+    pub(super) fn follow(
+        &mut self,
+        datapath: &mut Datapath,
+        maps: &mut KernelMaps,
+        host: &Host,
+        node_addresses: &[IpAddr],
+    ) {
+        // Rows first: a program must know its device before it sees packets.
+        match maps.replace_devices(&host.devices(node_addresses, &self.policy)) {
+            Ok(()) => self.devices_failed = false,
+            Err(error) if std::mem::replace(&mut self.devices_failed, true) => {
+                debug!(%error, "cannot describe the devices");
+            }
+            Err(error) => warn!(%error, "cannot describe the devices; trying again"),
+        }
+        for change in datapath.follow(&host.edges(node_addresses, &self.policy)) {
+            self.report(change);
+        }
+    }
+
+    fn report(&mut self, change: EdgeChange) {
+        match change {
+            EdgeChange::Attached(edge) => {
+                self.failed.remove(&edge.target.ifindex);
+                info!(interface = edge.target.name, kind = edge.kind.name(), "attached");
+            }
+            EdgeChange::Detached(target) => {
+                self.failed.remove(&target.ifindex);
+                info!(interface = target.name, "detached");
+            }
+            EdgeChange::Failed(edge, error) => {
+                let (interface, kind) = (edge.target.name, edge.kind.name());
+                if self.failed.insert(edge.target.ifindex) {
+                    warn!(interface, kind, %error, "cannot attach; trying again");
+                } else {
+                    debug!(interface, kind, %error, "cannot attach");
+                }
+            }
+        }
+    }
+}
+
+impl DevicePolicy for Policy {
+    fn override_for(&self, name: &str) -> Option<Override> {
+        Some(match self.patterns.kind(name)? {
+            InterfaceKind::Ignore => Override::Ignore,
+            InterfaceKind::Pod => Override::Edge(EdgeKind::Pod),
+            InterfaceKind::Node => Override::Edge(EdgeKind::Node),
+            InterfaceKind::Tunnel => Override::Edge(EdgeKind::Tunnel),
+        })
+    }
+
+    /// netfilter sees a packet of a bridged pod come in by the bridge; the programs see it
+    /// come in by the bridge's port.
+    fn leads_to_pods(&self, name: &str, master: Option<&str>) -> bool {
+        let names = [Some(name), master];
+        let mut names = names.iter().flatten();
+        match &self.detect_local {
+            DetectLocal::BridgeInterface(bridge) => names.any(|name| name == bridge),
+            DetectLocal::InterfaceNamePrefix(prefix) => names.any(|name| name.starts_with(prefix.as_str())),
+            DetectLocal::Off | DetectLocal::ClusterCidr(_) | DetectLocal::NodeCidr => false,
+        }
+    }
+
+    fn loopback_edge(&self) -> bool {
+        self.socket_lb == SocketLb::Off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Overrides;
+
+    fn policy(yaml: &str) -> Policy {
+        Edges::new(&Config::parse(yaml, Overrides::default()).unwrap()).policy
+    }
+
+    #[test]
+    fn interface_modes() {
+        let file = |fields: &str| {
+            format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n")
+        };
+        let bridge = policy(&file("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}"));
+        assert!(bridge.leads_to_pods("cbr0", None) && bridge.leads_to_pods("veth1", Some("cbr0")));
+        assert!(!bridge.leads_to_pods("cbr01", None));
+        let prefix =
+            policy(&file("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}"));
+        assert!(prefix.leads_to_pods("veth", None) && prefix.leads_to_pods("veth9", None));
+        assert!(!prefix.leads_to_pods("xveth", None));
+        assert!(!policy("").leads_to_pods("veth9", None));
+    }
+
+    #[test]
+    fn the_operators_word() {
+        let policy = policy(
+            "apiVersion: shunt.dev/v1alpha1\nkind: ShuntConfiguration\nsocketLB: 'off'\n\
+             interfaces: {ignore: ['x*'], pod: ['p*'], node: [n0], tunnel: [t0]}\n",
+        );
+        assert_eq!(policy.override_for("x1"), Some(Override::Ignore));
+        assert_eq!(policy.override_for("p1"), Some(Override::Edge(EdgeKind::Pod)));
+        assert_eq!(policy.override_for("n0"), Some(Override::Edge(EdgeKind::Node)));
+        assert_eq!(policy.override_for("t0"), Some(Override::Edge(EdgeKind::Tunnel)));
+        assert_eq!(policy.override_for("eth0"), None);
+        assert!(policy.loopback_edge());
+    }
+}

@@ -1,0 +1,169 @@
+//! From batches to written rows: model, plan and reconciler in one hand. No clock and no
+//! sockets; the maps are passed in, so that tests run it on memory.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use tracing::{debug, info, warn};
+
+use crate::{
+    dataplane::{Applied, MapError, MapStore, Reconciler, Repairs, Swept, Timeouts},
+    model::{self, Dirty, State},
+    plan,
+    watch::Batch,
+};
+
+/// Services whose failure is told; the number of all is told with them.
+const FAILURES_TOLD: usize = 3;
+
+/// What is wanted, and what of it is written.
+pub(super) struct Engine {
+    state: State,
+    config: model::Config,
+    host: plan::Host,
+    reconciler: Reconciler,
+    /// Of the last batch taken in.
+    revision: u64,
+    /// The first batch was taken in: what exists is known.
+    listed: bool,
+    /// Rows of services that are gone since the earlier agent may be left.
+    unpruned: bool,
+}
+
+/// Result of one round of writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Synced {
+    /// Rows written or deleted.
+    pub(super) rows: usize,
+    /// Services, and other things, that still wait for a write.
+    pub(super) pending: usize,
+}
+
+impl Engine {
+    /// Nothing wanted yet. `reconciler` knows what the maps hold.
+    pub(super) fn new(
+        node_name: Arc<str>,
+        config: model::Config,
+        host: plan::Host,
+        reconciler: Reconciler,
+    ) -> Self {
+        let state = State::new(node_name);
+        Self { state, config, host, reconciler, revision: 0, listed: false, unpruned: false }
+    }
+
+    /// True once the first batch was taken in. Nothing may be written before.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Addresses of the Node object.
+    pub(super) fn node_addresses(&self) -> &[IpAddr] {
+        self.state.node().map_or(&[], |node| &node.addresses)
+    }
+
+    /// Takes in what a source reports.
+    pub(super) fn absorb(&mut self, batch: Batch) {
+        let mut dirty = Dirty::default();
+        for change in batch.changes {
+            dirty.merge(self.state.apply(change));
+        }
+        self.revision = batch.revision;
+        if batch.initial {
+            self.listed = true;
+            self.unpruned = true;
+            dirty.node = true;
+            if self.state.node().is_none() {
+                let node = &**self.state.node_name();
+                warn!(node, "this node is not among the Node objects; NodePorts have no address until it is");
+            }
+        }
+        self.plan(&dirty);
+    }
+
+    /// Takes in the addresses the host owns. True if that may change rows.
+    pub(super) fn set_host_addresses(&mut self, addresses: Vec<IpAddr>) -> bool {
+        if self.host.addresses == addresses {
+            return false;
+        }
+        self.host.addresses = addresses;
+        if self.listed {
+            self.plan(&Dirty { node: true, ..Dirty::default() });
+        }
+        self.listed
+    }
+
+    fn plan(&mut self, dirty: &Dirty) {
+        for conflict in &dirty.conflicts {
+            warn!(%conflict, "two services claim one address");
+        }
+        if dirty.node {
+            self.reconciler.set_node(plan::node(&self.state, &self.config, &self.host));
+        }
+        for service in &dirty.services {
+            let plans = plan::build(&self.state, service, &self.config);
+            self.reconciler.update(service.clone(), plans);
+        }
+    }
+
+    /// Writes what is pending. The first round ends with the removal of what an earlier
+    /// agent left and nobody wants: only then is everything else in place.
+    pub(super) fn sync(&mut self, maps: &mut impl MapStore) -> Synced {
+        let mut rows = self.apply(maps).rows;
+        if std::mem::take(&mut self.unpruned) {
+            self.reconciler.prune();
+            rows += self.apply(maps).rows;
+        }
+        Synced { rows, pending: self.reconciler.pending_count() }
+    }
+
+    fn apply(&mut self, maps: &mut impl MapStore) -> Applied {
+        let applied = self.reconciler.apply(maps);
+        debug!(?applied, "applied");
+        applied
+    }
+
+    /// Compares everything with the kernel and repairs what others have changed.
+    pub(super) fn full_sync(&mut self, maps: &mut impl MapStore) -> Result<Repairs, MapError> {
+        self.reconciler.full_sync(maps)
+    }
+
+    /// Removes connections that are over or no longer allowed.
+    pub(super) fn sweep(
+        &self,
+        maps: &mut impl MapStore,
+        now: u64,
+        timeouts: &Timeouts,
+    ) -> Result<Swept, MapError> {
+        self.reconciler.sweep(maps, now, timeouts)
+    }
+
+    /// Says why writes failed: the first reasons, and how many there are.
+    pub(super) fn report_failures(&self, retry: Duration) {
+        let pending = self.reconciler.pending_count();
+        for error in self.reconciler.common_failures() {
+            warn!(%error, pending, ?retry, "cannot write rows of the node; trying again");
+        }
+        let failures = self.reconciler.pending().filter_map(|(service, error)| Some((service, error?)));
+        for (service, error) in failures.take(FAILURES_TOLD) {
+            warn!(%service, %error, pending, ?retry, "cannot write rows of a service; trying again");
+        }
+    }
+
+    /// Says that the kernel holds what is wanted. Tests and people wait for this line.
+    pub(super) fn report_in_sync(&self, synced: Synced, took: Duration) {
+        let (revision, services) = (self.revision, self.state.services().count());
+        let (frontends, backends) = self.reconciler.counts();
+        let (writes, pending, duration_us) = (synced.rows, synced.pending, took.as_micros() as u64);
+        macro_rules! say {
+            ($level:ident) => {
+                $level!(
+                    target: "shunt::agent",
+                    revision, services, frontends, backends, writes, pending, duration_us, "in sync"
+                )
+            };
+        }
+        if writes > 0 { say!(info) } else { say!(debug) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! From manifests to rows in memory, and what is left when writes fail.
+
+use super::*;
+use crate::{
+    dataplane::{Fault, MemoryMaps},
+    model::Change,
+    watch::manifests::{self, Format},
+};
+
+const NODE: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: here}
+status: {addresses: [{type: InternalIP, address: 192.168.0.2}]}
+";
+
+fn service(name: &str, last_octet: u8) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}}}
+spec: {{clusterIP: 10.96.0.{last_octet}, ports: [{{port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: {name}-1, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+ports: [{{port: 8080}}]
+endpoints: [{{addresses: [10.0.0.{last_octet}]}}]
+"
+    )
+}
+
+fn changes(yaml: &str) -> Vec<Change> {
+    let found = manifests::parse(yaml, Format::Yaml).unwrap();
+    found.into_iter().map(|f| f.change.unwrap()).collect()
+}
+
+fn engine(maps: &mut MemoryMaps) -> Engine {
+    let host = plan::Host { netns_cookie: 1, addresses: vec!["192.168.0.2".parse().unwrap()] };
+    let reconciler = Reconciler::adopt(maps).unwrap();
+    Engine::new("here".into(), model::Config::default(), host, reconciler)
+}
+
+fn initial(yaml: &str) -> Batch {
+    Batch { changes: changes(yaml), initial: true, revision: 1 }
+}
+
+fn later(changes: Vec<Change>) -> Batch {
+    Batch { changes, initial: false, revision: 2 }
+}
+
+/// Cluster addresses that have a frontend with a port.
+fn served(maps: &MemoryMaps) -> Vec<u8> {
+    maps.v4.frontends.keys().filter(|key| key.port == 80).map(|key| key.addr.octets[3]).collect()
+}
+
+#[test]
+fn a_restart_writes_nothing_and_what_is_gone_meanwhile_goes() {
+    let mut maps = MemoryMaps::new(64);
+    let mut first = engine(&mut maps);
+    first.absorb(initial(&(NODE.to_owned() + &service("a", 1) + &service("b", 2))));
+    let synced = first.sync(&mut maps);
+    assert!(synced.rows > 0 && synced.pending == 0, "{synced:?}");
+    assert_eq!(served(&maps), [1, 2]);
+    assert_eq!(first.sync(&mut maps).rows, 0, "idempotent");
+
+    let mut second = engine(&mut maps);
+    second.absorb(initial(&(NODE.to_owned() + &service("a", 1) + &service("b", 2))));
+    assert_eq!(second.sync(&mut maps), Synced { rows: 0, pending: 0 });
+
+    let mut third = engine(&mut maps);
+    third.absorb(initial(&(NODE.to_owned() + &service("b", 2))));
+    assert!(third.sync(&mut maps).rows > 0);
+    assert_eq!(served(&maps), [2]);
+}
+
+#[test]
+fn changes_are_written_and_failures_wait_for_the_next_round() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    engine.absorb(initial(NODE));
+    engine.sync(&mut maps);
+    maps.v4.faults.next = vec![Fault { after: 0, rows: 0 }; 2];
+    engine.absorb(later(changes(&service("a", 1))));
+    let failed = engine.sync(&mut maps);
+    assert_eq!(failed.pending, 1);
+    engine.report_failures(Duration::from_secs(1));
+    assert!(served(&maps).is_empty());
+    maps.v4.faults.next.clear();
+    assert_eq!(engine.sync(&mut maps).pending, 0);
+    assert_eq!(served(&maps), [1]);
+    engine.absorb(later(vec![Change::ServiceGone(model::ObjectName::new("default", "a"))]));
+    engine.sync(&mut maps);
+    assert!(served(&maps).is_empty());
+}
+
+#[test]
+fn what_others_change_is_repaired() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    engine.absorb(initial(&(NODE.to_owned() + &service("a", 1))));
+    engine.sync(&mut maps);
+    maps.v4.frontends.clear();
+    maps.v4.node_addresses.clear();
+    assert!(engine.full_sync(&mut maps).unwrap().total() >= 2);
+    assert_eq!(served(&maps), [1]);
+    assert_eq!(engine.full_sync(&mut maps).unwrap().total(), 0);
+}
+
+#[test]
+fn addresses_of_the_host_are_followed_once_the_node_is_known() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    let addresses = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect::<Vec<_>>();
+    assert!(!engine.set_host_addresses(addresses(&["192.168.0.2", "192.168.9.9"])), "not listed yet");
+    engine.absorb(initial(NODE));
+    assert_eq!(engine.node_addresses(), addresses(&["192.168.0.2"]));
+    engine.sync(&mut maps);
+    assert_eq!(maps.v4.node_addresses.len(), 2);
+    assert!(engine.set_host_addresses(addresses(&["192.168.0.2"])));
+    assert!(!engine.set_host_addresses(addresses(&["192.168.0.2"])), "unchanged");
+    engine.sync(&mut maps);
+    assert_eq!(maps.v4.node_addresses.len(), 1);
+}

@@ -1,0 +1,295 @@
+//! The agent: brings the modules together and runs until it is told to stop. The only
+//! place that knows all of them.
+//!
+//! A restart is a normal day: adopt what is pinned, wait for all initial lists, write
+//! what differs, remove what nobody wants any more, attach. Traffic flows by the last
+//! good state all the while, and after the end.
+
+mod backoff;
+mod edges;
+mod engine;
+mod startup;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+use self::{backoff::Backoff, edges::Edges, engine::Engine};
+use crate::{
+    clock::monotonic_nanos,
+    config::{Config, ConntrackTimeouts},
+    dataplane::{Reconciler, Swept, Timeouts},
+    kernel::{Datapath, Host, KernelMaps, Netlink},
+    model::SocketLb,
+    plan,
+    watch::{Batch, Batches, WatchMetrics},
+};
+
+/// Time between looks at the tables of connections.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// Rows that changed may have left connections without a backend: a look comes soon.
+const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
+
+/// Pods that start while the API server is away have their link attached after this.
+const LISTS_PATIENCE: Duration = Duration::from_secs(15);
+
+/// Runs the agent until SIGTERM or SIGINT. Objects come from `manifests` if given, else
+/// from an API server.
+pub async fn run(config: Config, manifests: Option<PathBuf>) -> Result<()> {
+    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let [Ok(terminate), Ok(interrupt)] = &mut signals else { bail!("cannot listen for signals") };
+    let mut agent = Agent::start(&config, manifests).await?;
+    agent.run([terminate, interrupt]).await?;
+    info!(
+        pins = %config.bpffs.display(),
+        "stopping; traffic goes on by what is pinned, which `shunt cleanup` removes"
+    );
+    Ok(())
+}
+
+struct Agent {
+    batches: Batches,
+    hosts: watch::Receiver<Host>,
+    datapath: Datapath,
+    maps: KernelMaps,
+    edges: Edges,
+    engine: Engine,
+    socket_lb: SocketLb,
+    timeouts: Timeouts,
+    sync_period: Duration,
+    min_sync_period: Duration,
+    backoff: Backoff,
+    due: Due,
+}
+
+/// When something has to be done next.
+struct Due {
+    /// A round of writes, if there is anything to write.
+    writes: Option<Instant>,
+    /// The earliest time of the next round.
+    writes_not_before: Instant,
+    full_sync: Instant,
+    sweep: Instant,
+    /// Attaching without knowing the node, if it comes to that.
+    patience: Option<Instant>,
+}
+
+impl Agent {
+    async fn start(config: &Config, manifests: Option<PathBuf>) -> Result<Self> {
+        let node_name = startup::node_name(config)?;
+        info!(version = env!("CARGO_PKG_VERSION"), node = &*node_name, "starting");
+        if !config.unhonoured.is_empty() {
+            warn!(fields = config.unhonoured.join(", "), "configured, and without effect here");
+        }
+        let metrics = Arc::new(WatchMetrics::default());
+        let batches = startup::source(config, manifests, &node_name, metrics).await?;
+        let mut datapath = startup::datapath(config)?;
+        let mut maps = datapath.maps().context("cannot open the maps")?;
+        let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
+        let hosts = follow_host(Netlink::connect()?).await?;
+        let host = plan::Host {
+            netns_cookie: datapath.netns_cookie()?,
+            addresses: hosts.borrow().owned().into_iter().collect(),
+        };
+        let socket_lb = config.model.socket_lb;
+        if socket_lb != SocketLb::Off {
+            datapath.set_socket_lb(true)?;
+        }
+        Ok(Self {
+            batches,
+            hosts,
+            datapath,
+            maps,
+            edges: Edges::new(config),
+            engine: Engine::new(node_name, config.model.clone(), host, reconciler),
+            socket_lb,
+            timeouts: timeouts(&config.timeouts),
+            sync_period: config.sync_period,
+            min_sync_period: config.min_sync_period,
+            backoff: Backoff::default(),
+            due: Due::new(config.sync_period),
+        })
+    }
+
+    async fn run(&mut self, [terminate, interrupt]: [&mut Signal; 2]) -> Result<()> {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                batch = self.batches.recv() => self.absorb(batch.context("the source of objects ended")?),
+                changed = self.hosts.changed() => {
+                    changed.context("the view of the host's devices ended")?;
+                    self.host_changed();
+                }
+                () = at(self.due.writes) => self.write(),
+                () = at(self.due.patience) => self.attach_without_lists(),
+                () = at(self.due.full_sync(self.engine.is_listed())) => self.full_sync(),
+                () = at(self.due.sweep(self.engine.is_listed())) => self.sweep(),
+            }
+        }
+    }
+
+    fn absorb(&mut self, batch: Batch) {
+        let listed = self.engine.is_listed();
+        let addresses = self.engine.node_addresses().to_vec();
+        self.engine.absorb(batch);
+        while let Ok(batch) = self.batches.try_recv() {
+            self.engine.absorb(batch);
+        }
+        if !listed {
+            // Rows before programs: the first packet they see is answered by what is wanted.
+            self.write();
+            self.follow_edges();
+            self.socket_lb_off();
+            self.due.patience = None;
+            return;
+        }
+        self.due.write_soon();
+        if addresses != self.engine.node_addresses() {
+            self.follow_edges();
+        }
+    }
+
+    fn host_changed(&mut self) {
+        let addresses = self.hosts.borrow_and_update().owned().into_iter().collect();
+        if self.engine.set_host_addresses(addresses) {
+            self.due.write_soon();
+        }
+        if self.due.patience.is_none() {
+            self.follow_edges();
+        }
+    }
+
+    fn follow_edges(&mut self) {
+        let host = self.hosts.borrow().clone();
+        self.edges.follow(&mut self.datapath, &mut self.maps, &host, self.engine.node_addresses());
+    }
+
+    fn attach_without_lists(&mut self) {
+        warn!("no complete list of objects yet; attaching with what an earlier agent left, writing nothing");
+        self.due.patience = None;
+        self.follow_edges();
+    }
+
+    /// Only now do the edges serve what the socket hooks served.
+    fn socket_lb_off(&mut self) {
+        if self.socket_lb == SocketLb::Off
+            && let Err(error) = self.datapath.set_socket_lb(false)
+        {
+            warn!(%error, "cannot remove the socket hooks of an earlier agent");
+        }
+    }
+
+    fn write(&mut self) {
+        let start = Instant::now();
+        let synced = self.engine.sync(&mut self.maps);
+        self.due.writes_not_before = start + self.min_sync_period;
+        if synced.rows > 0 {
+            self.due.sweep = self.due.sweep.min(start + SWEEP_AFTER_WRITES);
+        }
+        if synced.pending == 0 {
+            self.due.writes = None;
+            self.backoff.reset();
+            self.engine.report_in_sync(synced, start.elapsed());
+        } else {
+            let pause = self.backoff.next();
+            self.due.writes = Some(Instant::now() + pause);
+            self.engine.report_failures(pause);
+        }
+    }
+
+    fn full_sync(&mut self) {
+        self.due.full_sync = Instant::now() + self.sync_period;
+        match self.engine.full_sync(&mut self.maps) {
+            Ok(repairs) if repairs.total() > 0 => warn!(?repairs, "repaired rows that others have changed"),
+            Ok(_) => debug!("compared with the kernel: nothing to repair"),
+            Err(error) => warn!(%error, "cannot compare with the kernel; trying again at the next full sync"),
+        }
+    }
+
+    fn sweep(&mut self) {
+        self.due.sweep = Instant::now() + SWEEP;
+        let now = match monotonic_nanos() {
+            Ok(now) => now,
+            Err(error) => return warn!(%error, "cannot read the clock; no connection is swept"),
+        };
+        match self.engine.sweep(&mut self.maps, now, &self.timeouts) {
+            Ok(swept) if swept == Swept::default() => (),
+            Ok(swept) => debug!(?swept, "removed connections that are over or no longer allowed"),
+            Err(error) => warn!(%error, "cannot sweep connections; trying again"),
+        }
+    }
+}
+
+impl Due {
+    fn new(sync_period: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            writes: None,
+            writes_not_before: now,
+            full_sync: now + sync_period,
+            sweep: now + SWEEP,
+            patience: Some(now + LISTS_PATIENCE),
+        }
+    }
+
+    /// A retry that waits for its time must not hold up what is new.
+    fn write_soon(&mut self) {
+        self.writes = Some(self.writes_not_before.max(Instant::now()));
+    }
+
+    fn full_sync(&self, listed: bool) -> Option<Instant> {
+        listed.then_some(self.full_sync)
+    }
+
+    fn sweep(&self, listed: bool) -> Option<Instant> {
+        listed.then_some(self.sweep)
+    }
+}
+
+/// The configured timeouts, and defaults for those kube-proxy does not know.
+fn timeouts(configured: &ConntrackTimeouts) -> Timeouts {
+    Timeouts {
+        tcp_established: configured.tcp_established,
+        tcp_half_closed: configured.tcp_close_wait,
+        udp: configured.udp,
+        udp_stream: configured.udp_stream,
+        ..Timeouts::default()
+    }
+}
+
+/// Completes at `time`, or never.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Reads the host's devices, addresses and routes now and whenever they change.
+async fn follow_host(mut netlink: Netlink) -> Result<watch::Receiver<Host>> {
+    let (tx, rx) = watch::channel(netlink.host().await?);
+    // A task of its own: waiting for changes must not be cut short, or one would be lost.
+    tokio::spawn(async move {
+        loop {
+            netlink.changed().await;
+            match netlink.host().await {
+                Ok(host) => {
+                    // Sent even if it is the same: devices that refused a program are tried again.
+                    if tx.send(host).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => warn!(%error, "cannot read the host's devices; trying again"),
+            }
+        }
+    });
+    Ok(rx)
+}

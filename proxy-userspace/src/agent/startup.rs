@@ -1,0 +1,89 @@
+//! What happens once: the name of the node, the source of its objects, the datapath.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{Context, Result, bail};
+use aya_log::EbpfLogger;
+use tokio::io::{Interest, unix::AsyncFd};
+use tracing::{info, warn};
+
+use crate::{
+    config::{Config, MapCapacities},
+    kernel::{Capacities, Datapath, Options, TcMode},
+    watch::{Batches, WatchMetrics, kube, manifests},
+};
+
+/// Name of this node: as configured, else the host's, which kubelet lower-cases.
+pub(super) fn node_name(config: &Config) -> Result<Arc<str>> {
+    if let Some(name) = &config.node_name {
+        return Ok(name.trim().to_lowercase().into());
+    }
+    let host = nix::unistd::gethostname().context("cannot read the host name")?;
+    match host.to_str().map(str::trim) {
+        Some(name) if !name.is_empty() => Ok(name.to_lowercase().into()),
+        _ => bail!("the host has no usable name; give the node's with --hostname-override"),
+    }
+}
+
+/// Starts reading objects: from a folder if one is given, else from an API server.
+pub(super) async fn source(
+    config: &Config,
+    folder: Option<PathBuf>,
+    node_name: &Arc<str>,
+    metrics: Arc<WatchMetrics>,
+) -> Result<Batches> {
+    if let Some(folder) = folder {
+        info!(folder = %folder.display(), node = &**node_name, "reading manifests");
+        return Ok(manifests::start(folder, node_name.clone(), metrics)?);
+    }
+    let client = kube::connect(config.kubeconfig.clone()).await?;
+    info!(node = &**node_name, "watching the API server");
+    Ok(kube::start(&client, node_name, metrics))
+}
+
+/// Loads the programs, with the maps an earlier agent left.
+pub(super) fn datapath(config: &Config) -> Result<Datapath> {
+    let options = Options {
+        bpffs: config.bpffs.clone(),
+        cgroup: config.cgroup.clone(),
+        capacities: capacities(&config.maps),
+        tc_mode: TcMode::Auto,
+        log_level: config.logging.datapath_level.number(),
+    };
+    let mut datapath = Datapath::open(options).context("cannot set up the datapath")?;
+    if let Some(logger) = datapath.logger() {
+        tokio::spawn(pass_on(logger));
+    }
+    Ok(datapath)
+}
+
+fn capacities(maps: &MapCapacities) -> Capacities {
+    Capacities {
+        frontends: maps.frontends,
+        backends: maps.backends,
+        slots: maps.slots,
+        conntrack: maps.conntrack,
+        socket_flows: maps.socket_flows,
+        services: maps.services,
+    }
+}
+
+/// Passes on what the programs log, for as long as the agent runs.
+async fn pass_on(logger: EbpfLogger<&'static dyn log::Log>) {
+    // SAFETY: the logger owns the descriptor of its ring buffer and keeps it open for as
+    // long as it lives, which is as long as `AsyncFd` owns it.
+    let registered = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) };
+    let mut logger = match registered {
+        Ok(logger) => logger,
+        Err(error) => return warn!(%error, "no logs from the datapath"),
+    };
+    loop {
+        match logger.readable_mut().await {
+            Ok(mut ready) => {
+                ready.get_inner_mut().flush();
+                ready.clear_ready();
+            }
+            Err(error) => return warn!(%error, "no more logs from the datapath"),
+        }
+    }
+}
