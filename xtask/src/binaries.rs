@@ -50,12 +50,7 @@ impl Binaries {
 pub(crate) fn exec(workspace: &Workspace, name: &str, args: &[OsString]) -> anyhow::Result<()> {
     let wants_help = args.iter().any(|arg| arg == "--help" || arg == "-h");
     if !wants_help {
-        if let Some(obstacle) = machine::obstacle() {
-            anyhow::bail!(
-                "{name} makes network namespaces and loads eBPF programs, which is not possible here: {obstacle}"
-            );
-        }
-        machine::prepare()?;
+        machine::make_ready().with_context(|| format!("{name} needs network namespaces and eBPF"))?;
     }
     let binaries = Binaries::build(workspace)?;
     let error = binaries.command(name).args(args).exec();

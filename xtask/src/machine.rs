@@ -8,22 +8,16 @@ use crate::proc::{is_root, which};
 /// Programs that tests and demo call, with the package that holds each.
 const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("nft", "nftables")];
 
-/// Why nothing privileged can run here, if so.
-pub(crate) fn obstacle() -> Option<&'static str> {
-    if !is_root() {
-        return Some("not root");
-    }
-    if !fs::exists("/sys/fs/bpf").unwrap_or(false) {
-        return Some("the kernel has no bpf file system");
-    }
-    None
-}
-
-/// Installs the tools that are missing.
-pub(crate) fn prepare() -> anyhow::Result<()> {
-    let missing =
-        || TOOLS.iter().filter(|(program, _)| which(program).is_none()).map(|(_, package)| *package);
-    let names: Vec<&str> = missing().collect();
+/// Checks that this machine can make networks and load programs, and installs the tools
+/// that are missing.
+///
+/// # Errors
+/// Why it cannot.
+pub(crate) fn make_ready() -> anyhow::Result<()> {
+    anyhow::ensure!(is_root(), "not root");
+    anyhow::ensure!(fs::exists("/sys/fs/bpf").unwrap_or(false), "the kernel has no bpf file system");
+    let missing = TOOLS.iter().filter(|(program, _)| which(program).is_none());
+    let names: Vec<&str> = missing.map(|(_, package)| *package).collect();
     if names.is_empty() {
         return Ok(());
     }

@@ -39,9 +39,9 @@ pub(crate) fn run(workspace: &Workspace, words: &[String]) -> anyhow::Result<Exi
     ignore_interrupt();
     let mut report = Report::default();
     let begin = Instant::now();
-    let obstacle = machine::obstacle();
-    let binaries = if obstacle.is_none() && choice.tiers.iter().any(|tier| tier.needs_root()) {
-        machine::prepare()?;
+    let privileged = choice.tiers.iter().any(|tier| tier.needs_root());
+    let obstacle = if privileged { machine::make_ready().err() } else { None };
+    let binaries = if privileged && obstacle.is_none() {
         Some(Binaries::build(workspace)?)
     } else {
         ebpf::build(workspace)?;
@@ -50,8 +50,8 @@ pub(crate) fn run(workspace: &Workspace, words: &[String]) -> anyhow::Result<Exi
     report.step("build", begin.elapsed());
     for tier in choice.tiers {
         let begin = Instant::now();
-        let outcome = match (&binaries, obstacle) {
-            (_, Some(obstacle)) if tier.needs_root() => Ok(Outcome::Skipped(obstacle.to_owned())),
+        let outcome = match (&binaries, &obstacle) {
+            (_, Some(obstacle)) if tier.needs_root() => Ok(Outcome::Skipped(format!("{obstacle:#}"))),
             (binaries, _) => run_tier(workspace, tier, choice.filter.as_deref(), binaries.as_ref()),
         };
         match outcome {
@@ -116,4 +116,23 @@ fn watch(mut command: Command) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Ran { counts, finished: child.wait()?.success() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_tiers_or_one_filter() {
+        let parse =
+            |words: &[&str]| Choice::parse(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let check = |words: &[&str], tiers: &[Tier], filter: Option<&str>| {
+            let choice = parse(words).unwrap();
+            assert_eq!((choice.tiers.as_slice(), choice.filter.as_deref()), (tiers, filter), "{words:?}");
+        };
+        check(&[], &Tier::ALL, None);
+        check(&["node", "hairpin"], &[Tier::Node], Some("hairpin"));
+        check(&["hairpin"], &Tier::ALL, Some("hairpin"));
+        assert!(parse(&["node", "a", "b"]).is_err());
+    }
 }
