@@ -1,13 +1,19 @@
 //! Sets up the log: format, levels, and the way out for what eBPF programs log.
 
+use std::io::IsTerminal;
+
 use anyhow::{Context, Result};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::config::{DatapathLevel, LogFormat, Logging};
 
 /// Installs the log for the whole process. Lines go to standard error.
 pub fn init(config: &Logging) -> Result<()> {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter(config)?).with_writer(std::io::stderr);
+    let stderr = std::io::stderr;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter(config)?)
+        .with_ansi(stderr().is_terminal())
+        .with_writer(stderr);
     match config.format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().try_init(),
@@ -15,14 +21,25 @@ pub fn init(config: &Logging) -> Result<()> {
     .map_err(|error| anyhow::anyhow!("cannot set up the log: {error}"))
 }
 
-/// The operator's levels, with those of the eBPF programs beside them: they have their
-/// own switch, and asking for them must not require knowing the names of our modules.
+/// A plain level is meant for our own modules: libraries describe every instruction they
+/// relocate and every watch they retry. Who wants that names them.
 fn filter(config: &Logging) -> Result<EnvFilter> {
-    let filter = EnvFilter::try_new(&config.level)
+    let directives = match config.level.parse::<LevelFilter>() {
+        Ok(level) => {
+            let others = level.min(LevelFilter::WARN);
+            format!(
+                "{others},kube_runtime={},proxy_userspace={level},shunt={level}",
+                others.min(LevelFilter::ERROR)
+            )
+        }
+        Err(_) => config.level.clone(),
+    };
+    let filter = EnvFilter::try_new(&directives)
         .with_context(|| format!("log level {:?} is neither a level nor module=level", config.level))?;
     if config.datapath_level == DatapathLevel::Off {
         return Ok(filter);
     }
+    // The eBPF programs have a switch of their own.
     let directive = format!("proxy_ebpf={}", config.datapath_level.name());
     Ok(filter.add_directive(directive.parse().context("the directive of the eBPF programs")?))
 }
@@ -38,9 +55,19 @@ mod tests {
             level: level.into(),
             datapath_level,
         };
-        let text = |config: Logging| filter(&config).map(|f| f.to_string());
-        assert_eq!(text(config("info", DatapathLevel::Off)).unwrap(), "info");
-        assert_eq!(text(config("info", DatapathLevel::Debug)).unwrap(), "proxy_ebpf=debug,info");
+        let text = |config: Logging| {
+            let filter = filter(&config).map(|f| f.to_string())?;
+            let mut directives: Vec<_> = filter.split(',').map(str::to_owned).collect();
+            directives.sort();
+            anyhow::Ok(directives.join(","))
+        };
+        let plain = "kube_runtime=error,proxy_userspace=info,shunt=info,warn";
+        assert_eq!(text(config("info", DatapathLevel::Off)).unwrap(), plain);
+        let datapath = "kube_runtime=error,proxy_ebpf=debug,proxy_userspace=info,shunt=info,warn";
+        assert_eq!(text(config("INFO", DatapathLevel::Debug)).unwrap(), datapath);
+        assert_eq!(text(config("warn,kube=debug", DatapathLevel::Off)).unwrap(), "kube=debug,warn");
+        let off = "kube_runtime=off,off,proxy_userspace=off,shunt=off";
+        assert_eq!(text(config("off", DatapathLevel::Off)).unwrap(), off);
         assert!(text(config("a=b=c", DatapathLevel::Off)).is_err());
     }
 }

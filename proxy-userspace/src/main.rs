@@ -12,16 +12,13 @@ use proxy_userspace::{
 };
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run(Cli::parse().command).unwrap_or_else(|error| {
+        eprintln!("error: {}", describe(&error));
+        ExitCode::FAILURE
+    })
 }
 
-fn run(command: Command) -> Result<()> {
+fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Agent(args) => agent(args),
         Command::Cleanup(args) => print(&runtime()?.block_on(cli::cleanup(&args))?),
@@ -30,12 +27,30 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-fn agent(args: AgentArgs) -> Result<()> {
+fn agent(args: AgentArgs) -> Result<ExitCode> {
     let config = Config::load(args.config.as_deref(), args.overrides()).context("configuration")?;
     logging::init(&config.logging)?;
-    let result = runtime()?.block_on(agent::run(config, args.manifests));
-    // Whoever reads the log, perhaps as JSON, must find the end in it too.
-    result.inspect_err(|error| tracing::error!(error = format!("{error:#}"), "the agent ends"))
+    match runtime()?.block_on(agent::run(config, args.manifests)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            // In the log, and there only: it may be JSON that a program reads.
+            tracing::error!(error = describe(&error), "the agent ends");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// An error with its causes. Most of ours quote their cause already.
+fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -43,10 +58,28 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// Prints a result. A reader that has seen enough, such as `head`, is no error.
-fn print(text: &str) -> Result<()> {
+fn print(text: &str) -> Result<ExitCode> {
     use std::io::{ErrorKind, Write};
     match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("cannot write to standard output"),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let io = || std::io::Error::other("disk on fire");
+        let quoted = anyhow::Error::new(io()).context("cannot read x: disk on fire").context("configuration");
+        assert_eq!(describe(&quoted), "configuration: cannot read x: disk on fire");
+        assert_eq!(
+            describe(&anyhow::Error::new(io()).context("cannot read x")),
+            "cannot read x: disk on fire"
+        );
     }
 }

@@ -7,9 +7,9 @@ use tracing::{debug, info, warn};
 
 use crate::{
     dataplane::{Applied, MapError, MapStore, Reconciler, Repairs, Swept, Timeouts},
-    model::{self, Dirty, State},
+    model::{self, Conflict, Dirty, State},
     plan,
-    watch::Batch,
+    watch::{Batch, WatchMetrics},
 };
 
 /// Services whose failure is told; the number of all is told with them.
@@ -93,7 +93,8 @@ impl Engine {
 
     fn plan(&mut self, dirty: &Dirty) {
         for conflict in &dirty.conflicts {
-            warn!(%conflict, "two services claim one address");
+            let Conflict { claim, winner, loser } = conflict;
+            warn!(%claim, %winner, %loser, "an address is claimed twice; the older service has it");
         }
         if dirty.node {
             self.reconciler.set_node(plan::node(&self.state, &self.config, &self.host));
@@ -149,15 +150,17 @@ impl Engine {
     }
 
     /// Says that the kernel holds what is wanted. Tests and people wait for this line.
-    pub(super) fn report_in_sync(&self, synced: Synced, took: Duration) {
+    pub(super) fn report_in_sync(&self, synced: Synced, took: Duration, source: &WatchMetrics) {
         let (revision, services) = (self.revision, self.state.services().count());
         let (frontends, backends) = self.reconciler.counts();
         let (writes, pending, duration_us) = (synced.rows, synced.pending, took.as_micros() as u64);
+        let (rejected, unreadable) = (source.rejected_total(), source.files_failed());
         macro_rules! say {
             ($level:ident) => {
                 $level!(
                     target: "shunt::agent",
-                    revision, services, frontends, backends, writes, pending, duration_us, "in sync"
+                    revision, services, frontends, backends, writes, pending, duration_us,
+                    rejected, unreadable, "in sync"
                 )
             };
         }

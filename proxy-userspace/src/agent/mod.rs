@@ -20,7 +20,11 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use self::{backoff::Backoff, edges::Edges, engine::Engine};
+use self::{
+    backoff::Backoff,
+    edges::Edges,
+    engine::{Engine, Synced},
+};
 use crate::{
     clock::monotonic_nanos,
     config::{Config, ConntrackTimeouts},
@@ -56,6 +60,7 @@ pub async fn run(config: Config, manifests: Option<PathBuf>) -> Result<()> {
 
 struct Agent {
     batches: Batches,
+    metrics: Arc<WatchMetrics>,
     hosts: watch::Receiver<Host>,
     datapath: Datapath,
     maps: KernelMaps,
@@ -89,7 +94,7 @@ impl Agent {
             warn!(fields = config.unhonoured.join(", "), "configured, and without effect here");
         }
         let metrics = Arc::new(WatchMetrics::default());
-        let batches = startup::source(config, manifests, &node_name, metrics).await?;
+        let batches = startup::source(config, manifests, &node_name, metrics.clone()).await?;
         let mut datapath = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
@@ -104,6 +109,7 @@ impl Agent {
         }
         Ok(Self {
             batches,
+            metrics,
             hosts,
             datapath,
             maps,
@@ -143,18 +149,25 @@ impl Agent {
         while let Ok(batch) = self.batches.try_recv() {
             self.engine.absorb(batch);
         }
-        if !listed {
-            // Rows before programs: the first packet they see is answered by what is wanted.
-            self.write();
-            self.follow_edges();
-            self.socket_lb_off();
-            self.due.patience = None;
-            return;
+        if listed {
+            self.due.write_soon();
+            if addresses != self.engine.node_addresses() {
+                self.follow_edges();
+            }
+        } else {
+            self.begin();
         }
-        self.due.write_soon();
-        if addresses != self.engine.node_addresses() {
-            self.follow_edges();
-        }
+    }
+
+    /// What exists is known: rows first, then programs, so that the first packet they see
+    /// is answered by what is wanted.
+    fn begin(&mut self) {
+        let start = Instant::now();
+        let synced = self.engine.sync(&mut self.maps);
+        self.due.patience = None;
+        self.follow_edges();
+        self.socket_lb_off();
+        self.written(synced, start);
     }
 
     fn host_changed(&mut self) {
@@ -190,6 +203,11 @@ impl Agent {
     fn write(&mut self) {
         let start = Instant::now();
         let synced = self.engine.sync(&mut self.maps);
+        self.written(synced, start);
+    }
+
+    /// Tells how a round went and says when the next is due.
+    fn written(&mut self, synced: Synced, start: Instant) {
         self.due.writes_not_before = start + self.min_sync_period;
         if synced.rows > 0 {
             self.due.sweep = self.due.sweep.min(start + SWEEP_AFTER_WRITES);
@@ -197,7 +215,7 @@ impl Agent {
         if synced.pending == 0 {
             self.due.writes = None;
             self.backoff.reset();
-            self.engine.report_in_sync(synced, start.elapsed());
+            self.engine.report_in_sync(synced, start.elapsed(), &self.metrics);
         } else {
             let pause = self.backoff.next();
             self.due.writes = Some(Instant::now() + pause);
