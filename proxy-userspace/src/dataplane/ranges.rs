@@ -80,6 +80,7 @@ impl Ranges {
     }
 
     /// Number of elements that are not free.
+    #[cfg(test)]
     pub(super) fn used(&self) -> u32 {
         self.capacity - self.free.values().sum::<u32>()
     }

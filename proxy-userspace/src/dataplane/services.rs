@@ -117,6 +117,7 @@ impl ServiceTable {
     }
 
     /// Number of rows in use.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }

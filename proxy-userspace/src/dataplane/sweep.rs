@@ -255,3 +255,6 @@ impl<'a, A: MapAddr> Connection<'a, A> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use proxy_common::{Ip4, Tuple};
+
+use super::*;
+use crate::{
+    dataplane::{MemoryMaps, testing::*},
+    model::Family,
+};
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 100_000 * SECOND;
+
+/// A service `a` on 172.30.0.1:53/UDP with backends 10.0.0.2 and 10.0.0.4.
+fn setup() -> (MemoryMaps, Reconciler) {
+    let mut maps = MemoryMaps::new(64);
+    let mut reconciler = Reconciler::adopt(&mut maps).expect("empty maps");
+    reconciler.update(name("a"), vec![plan("a", Family::V4, 1, &[2, 4])]);
+    reconciler.prune();
+    reconciler.apply(&mut maps);
+    (maps, reconciler)
+}
+
+/// A connection to write into the table, seen `age` seconds ago.
+struct Flow {
+    proto: u8,
+    backend: u8,
+    age: u64,
+    flags: u8,
+    tcp: (u8, u8),
+    snat: bool,
+}
+
+const UDP: Flow = Flow { proto: proto::UDP, backend: 2, age: 1, flags: 0, tcp: (0, 0), snat: false };
+const TCP: Flow = Flow { proto: proto::TCP, tcp: (ACK | 2, ACK | 2), ..UDP };
+
+impl Flow {
+    fn rows(&self, maps: &MemoryMaps) -> Vec<(CtKey<Ip4>, CtEntry<Ip4>)> {
+        let service = frontend(maps, 1).map_or(1, |frontend| frontend.service);
+        let backend = Ip4::from([10, 0, 0, self.backend]);
+        let id = maps.v4.backends.iter().position(|row| row.addr == backend).unwrap_or(40) as u32;
+        let client: Tuple<Ip4> = Tuple {
+            src: [10, 9, 9, 9].into(),
+            dst: [172, 30, 0, 1].into(),
+            sport: 1000 + u16::from(self.backend),
+            dport: 53,
+            proto: self.proto,
+        };
+        let to_backend = Tuple { dst: backend, dport: 8080, ..client };
+        let to_node = Tuple { src: [192, 168, 0, 2].into(), sport: 2000, ..to_backend };
+        let row = |hook, from: Tuple<Ip4>, to: Tuple<Ip4>, role: Role, tcp_flags| {
+            let entry = CtEntry {
+                last_seen: NOW - self.age * SECOND,
+                service,
+                backend: id,
+                src: to.src,
+                dst: to.dst,
+                sport: to.sport,
+                dport: to.dport,
+                role: role.0,
+                flags: self.flags | if self.snat { flags::SNAT } else { 0 },
+                tcp_flags,
+                ..CtEntry::default()
+            };
+            (CtKey::new(&from, hook), entry)
+        };
+        let mut rows = vec![
+            row(INGRESS, client, to_backend, Role::DNAT, self.tcp.0),
+            row(EGRESS, to_backend.reversed(), client.reversed(), Role::REV_DNAT, self.tcp.1),
+        ];
+        if self.snat {
+            rows.push(row(EGRESS, to_backend, to_node, Role::SNAT, self.tcp.0));
+            rows.push(row(INGRESS, to_node.reversed(), to_backend.reversed(), Role::REV_SNAT, self.tcp.1));
+        }
+        rows
+    }
+}
+
+fn sweep(maps: &mut MemoryMaps, reconciler: &Reconciler) -> Swept {
+    reconciler.sweep(maps, NOW, &Timeouts::default()).expect("memory")
+}
+
+fn check(flow: Flow, expected: Swept) {
+    let (mut maps, reconciler) = setup();
+    maps.v4.conntrack = flow.rows(&maps);
+    let rows = maps.v4.conntrack.len();
+    assert_eq!(sweep(&mut maps, &reconciler), expected);
+    assert_eq!(maps.v4.conntrack.len(), if expected == KEPT { rows } else { 0 });
+}
+
+const KEPT: Swept = Swept { expired: 0, stale: 0, socket_flows: 0 };
+const EXPIRED: Swept = Swept { expired: 1, stale: 0, socket_flows: 0 };
+const STALE: Swept = Swept { expired: 0, stale: 1, socket_flows: 0 };
+
+#[test]
+fn silent_connections_expire() {
+    check(UDP, KEPT);
+    check(Flow { age: 31, ..UDP }, EXPIRED);
+    check(Flow { age: 31, snat: true, ..UDP }, EXPIRED);
+    check(Flow { age: 31, flags: flags::LASTING, ..UDP }, KEPT);
+    check(Flow { age: 121, flags: flags::LASTING, ..UDP }, EXPIRED);
+    check(Flow { age: 86_000, ..TCP }, KEPT);
+    check(Flow { age: 86_401, ..TCP }, EXPIRED);
+    check(Flow { age: 100, tcp: (2, 0), ..TCP }, KEPT);
+    check(Flow { age: 121, tcp: (2, 0), ..TCP }, EXPIRED);
+    check(Flow { age: 3000, tcp: (ACK | FIN, ACK), snat: true, ..TCP }, KEPT);
+    check(Flow { age: 3601, tcp: (ACK | FIN, ACK), ..TCP }, EXPIRED);
+    check(Flow { age: 121, tcp: (ACK | FIN, ACK | FIN), ..TCP }, EXPIRED);
+    check(Flow { age: 11, tcp: (ACK, ACK | RST), ..TCP }, EXPIRED);
+}
+
+#[test]
+fn udp_to_a_foreign_backend_is_cut_and_tcp_is_not() {
+    check(Flow { backend: 9, ..UDP }, STALE);
+    check(Flow { backend: 9, snat: true, ..UDP }, STALE);
+    check(Flow { backend: 9, ..TCP }, KEPT);
+    check(Flow { backend: 9, proto: proto::SCTP, ..UDP }, KEPT);
+}
+
+#[test]
+fn one_live_row_keeps_the_connection() {
+    let (mut maps, reconciler) = setup();
+    maps.v4.conntrack = Flow { age: 500, snat: true, ..UDP }.rows(&maps);
+    maps.v4.conntrack[3].1.last_seen = NOW;
+    assert_eq!(sweep(&mut maps, &reconciler), KEPT);
+    assert_eq!(maps.v4.conntrack.len(), 4);
+}
+
+#[test]
+fn rows_without_their_first_expire_alone() {
+    let (mut maps, reconciler) = setup();
+    maps.v4.conntrack = Flow { age: 31, ..UDP }.rows(&maps).split_off(1);
+    assert_eq!(sweep(&mut maps, &reconciler), EXPIRED);
+    assert!(maps.v4.conntrack.is_empty());
+}
+
+#[test]
+fn flows_follow_what_is_applied() {
+    let (mut maps, mut reconciler) = setup();
+    maps.v4.conntrack = [UDP, Flow { backend: 4, ..UDP }].iter().flat_map(|flow| flow.rows(&maps)).collect();
+    reconciler.update(name("a"), vec![lingering(plan("a", Family::V4, 1, &[6]), &[4])]);
+    reconciler.apply(&mut maps);
+    assert_eq!(sweep(&mut maps, &reconciler), STALE);
+    assert!(maps.v4.conntrack.iter().all(|(key, _)| key.sport == 1004 || key.dport == 1004));
+
+    reconciler.update(name("a"), vec![plan("a", Family::V4, 2, &[4])]);
+    reconciler.apply(&mut maps);
+    assert_eq!(sweep(&mut maps, &reconciler), STALE, "the address is gone, though not the backend");
+    assert!(maps.v4.conntrack.is_empty());
+}
+
+#[test]
+fn socket_flows_of_udp_follow_too() {
+    let (mut maps, mut reconciler) = setup();
+    let service = frontend(&maps, 1).expect("written").service;
+    let backend = Ip4::from([10, 0, 0, 2]);
+    let id = maps.v4.backends.iter().position(|row| row.addr == backend).expect("written") as u32;
+    let flow = |proto, direction| {
+        let ends = [([172, 30, 0, 1].into(), 53), (backend, 8080)];
+        let [(addr, port), (to, to_port)] = if direction == TO_BACKEND { ends } else { [ends[1], ends[0]] };
+        let key = SocketFlowKey { cookie: [0, 1], addr, port, proto, direction };
+        (key, SocketFlow { addr: to, port: to_port, pad: 0, service, backend: id })
+    };
+    maps.v4.socket_flows = [proto::UDP, proto::TCP].iter().flat_map(|p| [flow(*p, 0), flow(*p, 1)]).collect();
+    assert_eq!(sweep(&mut maps, &reconciler), KEPT);
+    reconciler.remove(name("a"));
+    reconciler.apply(&mut maps);
+    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_flows: 2, ..KEPT });
+    assert!(maps.v4.socket_flows.iter().all(|(key, _)| key.proto == proto::TCP));
+}
