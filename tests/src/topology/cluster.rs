@@ -113,6 +113,7 @@ impl Cluster {
             .netns
             .ip("address add 198.51.100.10/32 dev lo\naddress add 198.51.100.20/32 dev lo")?;
         cluster.balancer.netns.ip(&pod_routes(1..=nodes))?;
+        cluster.balancer.netns.ip6("route add blackhole default")?;
         // Everything unknown goes to the balancer, too, and falls silent there.
         let default = format!(
             "route add default via {}\nroute add ::/0 via {} dev eth0",
