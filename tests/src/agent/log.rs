@@ -15,20 +15,26 @@ const TAIL: usize = 40;
 #[derive(Clone, Debug)]
 pub struct Line {
     text: String,
+    level: String,
     fields: Value,
 }
 
 impl Line {
     /// A line that is no document has the whole text as its message.
     fn parse(text: String) -> Self {
-        let document: Option<Value> = serde_json::from_str(&text).ok();
-        let fields = document.map(|mut document| document["fields"].take());
-        Self { fields: fields.unwrap_or(Value::Null), text }
+        let mut document: Value = serde_json::from_str(&text).unwrap_or_default();
+        let level = document["level"].as_str().unwrap_or_default().to_owned();
+        Self { level, fields: document["fields"].take(), text }
     }
 
     /// What it says.
     pub fn message(&self) -> &str {
         self.fields["message"].as_str().unwrap_or(&self.text)
+    }
+
+    /// `ERROR`, `WARN`, `INFO`, `DEBUG`; empty if it is no document.
+    pub fn level(&self) -> &str {
+        &self.level
     }
 
     /// One of its fields.

@@ -183,6 +183,13 @@ impl Agent {
         Ok(())
     }
 
+    /// Ends it by a signal that leaves it no time.
+    pub fn kill(&mut self, signal: Signal) -> Result<()> {
+        let process = self.process.take().context("the agent does not run")?;
+        process.signal(signal)?;
+        process.wait(LIMIT).map(drop)
+    }
+
     /// Whether it was started and not stopped.
     pub fn is_running(&self) -> bool {
         self.process.is_some()

@@ -4,6 +4,9 @@ mod checks;
 mod look;
 mod table;
 
+pub use checks::all as check_all;
+pub use table::{Row, render};
+
 use crate::{
     agent::{Agent, SocketLb},
     manifests,
@@ -21,10 +24,8 @@ pub fn run(socket_lb: SocketLb, keep: bool) -> Result<bool> {
         Cluster::build(2, &Agent::small(socket_lb))
     })?;
     timed("an agent on each node, fed with manifests", || cluster.start(&manifests::two_nodes()?))?;
-    cluster.balance("198.51.100.10", 30480)?;
-    cluster.balance("198.51.100.20", 30580)?;
-    let rows = timed("connections of real sockets", || checks::all(&cluster))?;
-    println!("\n{}", table::render(&rows));
+    let rows = timed("connections of real sockets", || check_all(&cluster))?;
+    println!("\n{}", render(&rows));
     let held = rows.iter().filter(|row| row.holds).count();
     println!("{held} of {} hold", rows.len());
     if keep {

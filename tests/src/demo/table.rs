@@ -2,20 +2,21 @@
 
 /// One thing that was tried.
 #[derive(Debug)]
-pub(super) struct Row {
+pub struct Row {
     /// Whether it went as expected.
-    pub(super) holds: bool,
+    pub holds: bool,
     /// What it shows.
-    pub(super) shows: String,
+    pub shows: String,
     /// From where to where.
-    pub(super) tried: String,
+    pub tried: String,
     /// What should happen.
-    pub(super) expected: String,
+    pub expected: String,
     /// Who answered.
-    pub(super) answered: String,
+    pub answered: String,
 }
 
-pub(super) fn render(rows: &[Row]) -> String {
+/// The table with a header, one line per row.
+pub fn render(rows: &[Row]) -> String {
     let head = ["", "what", "from → to", "expected", "answered"].map(str::to_owned);
     let body = rows.iter().map(|row| {
         let mark = if row.holds { "✓" } else { "✗" };

@@ -1,4 +1,10 @@
 //! The node tier: namespaces as nodes, pods and clients, an agent on each node, and real
 //! sockets. Needs root.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
+mod edges;
+mod life;
+mod operator;
+mod services;
 mod stage;
+mod world;

@@ -1,0 +1,119 @@
+//! The agent comes and goes; the traffic does not notice.
+
+use crate::world::{LINE, Open, answer, soon, two_nodes};
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+use std::{fs, path::Path};
+use tests::{
+    agent::SocketLb,
+    manifests,
+    probe::Bulk,
+    topology::cluster::{
+        Cluster,
+        Origin::{self, Client, Node, Pod},
+    },
+};
+
+/// One origin for every path through the programs of node 2.
+const WAYS: [(Origin, &str); 5] = [
+    (Pod(1, 1), "10.96.0.20:90"),
+    (Pod(1, 1), "[fd00:96::20]:90"),
+    (Node(1), "10.96.0.20:90"),
+    (Client, "192.168.50.12:30190"),
+    (Client, "[fd00:50::12]:30190"),
+];
+
+fn all_work(cluster: &Cluster) -> Result<()> {
+    WAYS.iter().try_for_each(|(from, to)| answer(cluster, *from, LINE, to).map(drop))
+}
+
+/// The workers keep the connections, so no borrow of the cluster is needed meanwhile.
+fn use_open_ones(cluster: &Cluster) -> Result<()> {
+    let some = Bulk { up: 1000, down: 1000 };
+    WAYS.iter().try_for_each(|(from, to)| Open::again(cluster, *from, to).send(some).map(drop))
+}
+
+fn survives(socket_lb: SocketLb, end: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+    let mut cluster = two_nodes(socket_lb)?;
+    for (from, to) in WAYS {
+        Open::new(&cluster, from, to)?;
+    }
+    end(&mut cluster)?;
+    use_open_ones(&cluster)?;
+    all_work(&cluster)?;
+    let node = &mut cluster.nodes[1];
+    node.agent.start(&node.host.netns)?;
+    node.agent.wait_in_sync()?;
+    use_open_ones(&cluster)?;
+    all_work(&cluster)
+}
+
+#[test]
+fn connections_survive_a_restart() -> Result<()> {
+    for socket_lb in [SocketLb::All, SocketLb::Off] {
+        survives(socket_lb, |cluster| cluster.nodes[1].agent.stop())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn connections_survive_a_killed_agent() -> Result<()> {
+    survives(SocketLb::Off, |cluster| cluster.nodes[1].agent.kill(Signal::SIGKILL))
+}
+
+#[test]
+fn changes_while_no_agent_runs_are_made_up_for() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::Off)?;
+    let mut objects = manifests::two_nodes()?;
+    cluster.nodes[1].agent.stop()?;
+    manifests::find(&mut objects, "Service", "one")?["spec"]["clusterIP"] = "10.96.0.21".into();
+    manifests::find(&mut objects, "Service", "one")?["spec"]["clusterIPs"] =
+        serde_json::json!(["10.96.0.21"]);
+    let node = &mut cluster.nodes[1];
+    node.agent.write(&objects)?;
+    node.agent.start(&node.host.netns)?;
+    node.agent.wait_in_sync()?;
+    answer(&cluster, Pod(1, 1), LINE, "10.96.0.21:90")?;
+    assert!(answer(&cluster, Pod(1, 1), LINE, "10.96.0.20:90").is_err(), "the old address is not served");
+    Ok(())
+}
+
+#[test]
+fn a_change_of_the_manifests_is_followed() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::Off)?;
+    let mut objects = manifests::two_nodes()?;
+    manifests::find(&mut objects, "EndpointSlice", "one-4")?["endpoints"][0]["addresses"][0] =
+        "10.244.2.10".into();
+    for node in &mut cluster.nodes {
+        node.agent.write(&objects)?;
+        node.agent.wait_in_sync()?;
+    }
+    assert_eq!(answer(&cluster, Pod(0, 1), LINE, "10.96.0.20:90")?.server, "pod2-1");
+    Ok(())
+}
+
+#[test]
+fn cleanup_leaves_nothing() -> Result<()> {
+    for socket_lb in [SocketLb::All, SocketLb::Off] {
+        let mut cluster = two_nodes(socket_lb)?;
+        all_work(&cluster)?;
+        let node = &mut cluster.nodes[1];
+        node.agent.stop()?;
+        node.agent.shunt(&node.host.netns, &["cleanup"])?;
+        ensure!(entries(node.agent.bpffs.path())? == 0, "pins are left");
+        for (from, to) in WAYS {
+            soon(|| {
+                let served = answer(&cluster, from, LINE, to).is_ok();
+                ensure!(!served, "{from:?} → {to} is still served");
+                Ok(())
+            })?;
+        }
+        // What never needed an agent works on.
+        answer(&cluster, Pod(1, 1), LINE, "10.244.1.10:9090")?;
+    }
+    Ok(())
+}
+
+fn entries(folder: &Path) -> Result<usize> {
+    Ok(fs::read_dir(folder)?.count())
+}

@@ -1,0 +1,85 @@
+//! What the tests of this tier have in common.
+
+use anyhow::{Result, bail};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+use tests::{
+    agent::{Agent, SocketLb},
+    manifests,
+    probe::{Answer, Bulk, Dial, Exchange, Outcome, Proto},
+    topology::cluster::{Cluster, Origin},
+};
+
+pub(crate) const LINE: Proto = Proto::Tcp;
+
+/// Two nodes whose agents serve `tests/manifests/two-nodes.yaml`.
+pub(crate) fn two_nodes(socket_lb: SocketLb) -> Result<Cluster> {
+    let mut cluster = Cluster::build(2, &Agent::small(socket_lb))?;
+    cluster.start(&manifests::two_nodes()?)?;
+    Ok(cluster)
+}
+
+/// The answer to one connection; no answer is an error.
+pub(crate) fn answer(cluster: &Cluster, from: Origin, proto: Proto, to: &str) -> Result<Answer> {
+    match cluster.dial(from, proto, to.parse()?, 1)?.remove(0) {
+        Outcome::Answered(answer) => {
+            assert_eq!(answer.peer, to.parse()?, "{answer}");
+            Ok(answer)
+        }
+        other => bail!("{from:?} → {to} {proto}: {other}"),
+    }
+}
+
+/// Tries until it works.
+pub(crate) fn soon<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match attempt() {
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            result => return result,
+        }
+    }
+}
+
+/// A connection that stays open.
+pub(crate) struct Open<'a> {
+    cluster: &'a Cluster,
+    from: Origin,
+    name: String,
+}
+
+impl<'a> Open<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, from: Origin, to: &str) -> Result<Self> {
+        Self::numbered(cluster, from, to, 0)
+    }
+
+    /// One of several between the same ends.
+    pub(crate) fn numbered(cluster: &'a Cluster, from: Origin, to: &str, number: u32) -> Result<Self> {
+        let (host, worker) = cluster.host(from);
+        let name = name(from, to, number);
+        let dial = Dial { keep: Some(name.clone()), ..Dial::new(&host.netns, LINE, to.parse()?) };
+        match worker.dial(&dial)?.remove(0) {
+            Outcome::Answered(_) => Ok(Self { cluster, from, name }),
+            other => bail!("{name}: {other}"),
+        }
+    }
+
+    /// One that was opened before.
+    pub(crate) fn again(cluster: &'a Cluster, from: Origin, to: &str) -> Self {
+        Self { cluster, from, name: name(from, to, 0) }
+    }
+
+    pub(crate) fn send(&self, bulk: Bulk) -> Result<Answer> {
+        let (_, worker) = self.cluster.host(self.from);
+        match worker.exchange(Exchange { keep: self.name.clone(), timeout_ms: 10_000, bulk })? {
+            Outcome::Answered(answer) => Ok(answer),
+            other => bail!("{}: {other}", self.name),
+        }
+    }
+}
+
+fn name(from: Origin, to: &str, number: u32) -> String {
+    format!("{from:?} → {to} #{number}")
+}
