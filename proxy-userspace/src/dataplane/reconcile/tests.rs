@@ -221,8 +221,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A history and the plans it leads to. Each service has addresses of its own, except
-/// that `shared` lets all compete for one, of which the last to ask has it.
+/// A history and the plans it leads to. Services compete for a few addresses; the last to
+/// ask for one has it, and the others go without any.
 struct History {
     maps: MemoryMaps,
     reconciler: Reconciler,
@@ -240,9 +240,9 @@ impl History {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Update { service, address, v4, v6, lingering: rest } => {
-                let address = u8::try_from(*service).expect("small") * 10 + address;
+                self.take_address_from_others(*service, *address);
                 let made = [(V4, v4), (V6, v6)].map(|(family, numbers)| {
-                    let plan = plan(NAMES[*service], family, address, numbers.as_ref()?);
+                    let plan = plan(NAMES[*service], family, *address, numbers.as_ref()?);
                     Some(lingering(plan, rest))
                 });
                 let plans: Vec<_> = made.into_iter().flatten().collect();
@@ -264,6 +264,16 @@ impl History {
             Step::Fail { family: None, fault } => self.maps.faults.next.push(*fault),
             Step::Fail { family: Some(V4), fault } => self.maps.v4.faults.next.push(*fault),
             Step::Fail { family: Some(V6), fault } => self.maps.v6.faults.next.push(*fault),
+        }
+    }
+
+    fn take_address_from_others(&mut self, service: usize, address: u8) {
+        let addrs = [V4, V6].map(|family| plan("", family, address, &[]).frontends[0].addr);
+        let has = |plans: &[PortPlan]| plans.iter().any(|plan| addrs.contains(&plan.frontends[0].addr));
+        for (other, plans) in self.plans.iter_mut().filter(|(other, plans)| **other != service && has(plans))
+        {
+            plans.clear();
+            self.reconciler.update(name(NAMES[*other]), Vec::new());
         }
     }
 
