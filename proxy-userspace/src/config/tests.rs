@@ -182,3 +182,29 @@ fn interface_patterns_in_their_order() {
         assert_eq!(config.interfaces.kind(name), kind, "{name}");
     }
 }
+
+/// The conformance cases about the configuration alone.
+#[test]
+fn the_conformance_cases_hold() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cases/config.yaml");
+    let cases: Vec<serde_json::Value> =
+        serde_norway::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let (name, expected) = (&case["name"], &case["expectConfig"]);
+        let text = kube_proxy(&serde_norway::to_string(&case["config"]).unwrap().replace("{}", ""));
+        if expected["valid"] == true {
+            let _valid = parse(&text);
+            continue;
+        }
+        let reported = wrong(&text);
+        for path in expected["errors"].as_array().unwrap() {
+            assert!(reported.iter().any(|p| path == p), "{name}: {path} is not in {reported:?}");
+        }
+    }
+}
+
+#[test]
+fn off_is_a_word_and_no_boolean() {
+    assert_eq!(parse(&shunt("socketLB: off\nlogging: {datapathLevel: off}")).model.socket_lb, Sockets::Off);
+}
