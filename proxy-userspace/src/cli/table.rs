@@ -1,7 +1,5 @@
 //! Tables for people.
 
-use std::time::Duration;
-
 use comfy_table::{ContentArrangement, Table, presets};
 
 use super::{conns::ConnView, services::FrontendView};
@@ -84,10 +82,19 @@ pub fn connections(views: &[ConnView]) -> String {
             view.backend.to_string(),
             view.snat.map_or_else(|| "-".to_owned(), |snat| snat.to_string()),
             view.state.map_or("-", |state| state.name()).to_owned(),
-            format!("{:?}", Duration::from_secs(view.idle_seconds)),
+            idle(view.idle_seconds),
         ]);
     }
     table.trim_fmt()
+}
+
+/// The two largest units, as kubectl shows ages.
+fn idle(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+    }
 }
 
 /// A table without lines, for eyes and for `awk`.
@@ -99,4 +106,15 @@ fn plain(header: &[&str]) -> Table {
         column.set_padding((0, 2));
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::idle;
+
+    #[test]
+    fn idle_times() {
+        let shown = [0, 59, 60, 3599, 3600, 90_061].map(idle);
+        assert_eq!(shown, ["0s", "59s", "1m0s", "59m59s", "1h0m", "25h1m"]);
+    }
 }
