@@ -36,8 +36,7 @@ pub struct Agent {
     written: u64,
     /// Where the processes of the node live.
     pub cgroup: Cgroup,
-    /// The agent's own bpf file system.
-    pub bpffs: BpfFs,
+    bpffs: BpfFs,
     directory: PathBuf,
     _directory: Guard,
 }
@@ -114,6 +113,11 @@ impl Agent {
         self.directory.join("manifests")
     }
 
+    /// The directory of its pins, in a bpf file system of its own.
+    pub fn pins(&self) -> PathBuf {
+        self.bpffs.path().join("shunt")
+    }
+
     /// Makes `objects` the whole of what the agent reads, as one change.
     pub fn write(&mut self, objects: &[Value]) -> Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
@@ -146,7 +150,7 @@ impl Agent {
         let mut command = Command::new(binary("shunt")?);
         command.arg("agent").arg(option).arg(source);
         command.args(["--hostname-override", &self.name]);
-        command.arg("--bpffs").arg(self.bpffs.path()).arg("--cgroup").arg(self.cgroup.path());
+        command.arg("--bpffs").arg(self.pins()).arg("--cgroup").arg(self.cgroup.path());
         command.arg("--config").arg(self.config());
         command.args(["--log-format", "json", "--log-level", "debug"]);
         command.netns(node)?.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -203,7 +207,7 @@ impl Agent {
     /// Runs another subcommand of `shunt` on this node's maps.
     pub fn shunt(&self, node: &Namespace, arguments: &[&str]) -> Result<String> {
         let program = binary("shunt")?;
-        let bpffs = self.bpffs.path().to_string_lossy().into_owned();
+        let bpffs = self.pins().to_string_lossy().into_owned();
         let mut all = arguments.to_vec();
         all.extend(["--bpffs", &bpffs]);
         node.output(&program.to_string_lossy(), &all)

@@ -12,7 +12,8 @@ pub(super) fn explain(cluster: &Cluster) -> Result<()> {
     let shunt = shunt.display();
     println!("\nEverything keeps running until Ctrl-C. In another terminal, as root:\n");
     for node in &cluster.nodes {
-        let bpffs = node.agent.bpffs.path().display();
+        let pins = node.agent.pins();
+        let bpffs = pins.display();
         println!("  # {} ({}, {})", node.host.name, node.host.v4, node.host.v6);
         println!("  {shunt} service list --bpffs {bpffs}");
         println!("  {shunt} conn list --bpffs {bpffs}");

@@ -195,7 +195,7 @@ impl Node {
         let name = format!("node{number}");
         let kube_proxy = json!({
             "detectLocalMode": "ClusterCIDR",
-            "clusterCIDR": "10.244.0.0/16,fd00:244::/48",
+            "clusterCIDR": "10.244.0.0/16,fd00:244::/32",
         });
         let agent = Agent::prepare(&name, &kube_proxy, shunt)?;
         let worker = Worker::start(Some(&agent.cgroup))?;

@@ -3,7 +3,6 @@
 use crate::world::{LINE, Open, answer, soon, two_nodes};
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
-use std::{fs, path::Path};
 use tests::{
     agent::SocketLb,
     manifests,
@@ -100,7 +99,7 @@ fn cleanup_leaves_nothing() -> Result<()> {
         let node = &mut cluster.nodes[1];
         node.agent.stop()?;
         node.agent.shunt(&node.host.netns, &["cleanup"])?;
-        ensure!(entries(node.agent.bpffs.path())? == 0, "pins are left");
+        ensure!(!node.agent.pins().exists(), "pins are left");
         for (from, to) in WAYS {
             soon(|| {
                 let served = answer(&cluster, from, LINE, to).is_ok();
@@ -112,8 +111,4 @@ fn cleanup_leaves_nothing() -> Result<()> {
         answer(&cluster, Pod(1, 1), LINE, "10.244.1.10:9090")?;
     }
     Ok(())
-}
-
-fn entries(folder: &Path) -> Result<usize> {
-    Ok(fs::read_dir(folder)?.count())
 }

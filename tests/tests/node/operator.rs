@@ -59,10 +59,11 @@ fn a_mistake_in_a_manifest_harms_nothing_else() -> Result<()> {
         answer(&cluster, Pod(0, 1), LINE, "10.96.0.20:90").context(name)?;
     }
     let agent = &cluster.nodes[0].agent;
-    for place in ["garbage.yaml", "service.yaml"] {
-        agent.wait_for(&format!("a complaint about {place}"), |line| {
-            line.level() == "WARN" && line.text().contains(place)
-        })?;
-    }
-    Ok(())
+    agent.wait_for("a complaint about garbage.yaml", |line| {
+        line.level() == "WARN" && line.text().contains("garbage.yaml")
+    })?;
+    agent.wait_for("a complaint about the service", |line| line.level() == "WARN" && line.field("name") == "bad")?;
+    agent.wait_for("the counters", |line| {
+        line.message() == "in sync" && line.field("rejected") == 1 && line.field("unreadable") == 1
+    })
 }
