@@ -4,6 +4,7 @@
 //! may, builds, and then runs. Nothing of the product lives here.
 
 mod binaries;
+mod conformance;
 mod control_plane;
 mod ebpf;
 mod linker;

@@ -123,13 +123,13 @@ impl Report {
     /// Prints the table and the closing line; the exit status says whether all is well.
     pub(crate) fn finish(self) -> ExitCode {
         let mut total = Counts::default();
-        println!("\n{:<18} {:>7} {:>7} {:>7} {:>9}", "", "passed", "failed", "skipped", "time");
+        println!("\n{:<30} {:>7} {:>7} {:>7} {:>9}", "", "passed", "failed", "skipped", "time");
         for Row { name, counts, time, note } in self.rows {
             let Counts { passed, failed, skipped } = counts;
             let seconds = format!("{:.1} s", time.as_secs_f64());
             println!(
                 "{}",
-                format!("{name:<18} {passed:>7} {failed:>7} {skipped:>7} {seconds:>9}  {note}").trim_end()
+                format!("{name:<30} {passed:>7} {failed:>7} {skipped:>7} {seconds:>9}  {note}").trim_end()
             );
             total += counts;
         }
