@@ -8,7 +8,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 use tracing::{info, warn};
 
 use crate::{
-    config::{Config, MapCapacities},
+    config::{Attach, Config, MapCapacities},
     kernel::{Capacities, Datapath, Options, TcMode},
     watch::{Batches, WatchMetrics, kube, manifests},
 };
@@ -47,7 +47,11 @@ pub(super) fn datapath(config: &Config) -> Result<Datapath> {
         bpffs: config.bpffs.clone(),
         cgroup: config.cgroup.clone(),
         capacities: capacities(&config.maps),
-        tc_mode: TcMode::Auto,
+        tc_mode: match config.attach {
+            Attach::Auto => TcMode::Auto,
+            Attach::Tcx => TcMode::Tcx,
+            Attach::Clsact => TcMode::Clsact,
+        },
         log_level: config.logging.datapath_level.number(),
     };
     let mut datapath = Datapath::open(options).context("cannot set up the datapath")?;

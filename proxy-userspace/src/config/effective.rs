@@ -35,6 +35,7 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         sync_period,
         min_sync_period,
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
+        attach: shunt.attach,
         maps: shunt.maps.clone(),
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),

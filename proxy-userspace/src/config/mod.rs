@@ -18,7 +18,7 @@ use std::{
 
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
-pub use shunt::{DatapathLevel, LogFormat, MapCapacities, SocketLb};
+pub use shunt::{Attach, DatapathLevel, LogFormat, MapCapacities, SocketLb};
 
 /// The configuration the agent runs with.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// Which interfaces are what, where discovery is overruled.
     pub interfaces: InterfacePatterns,
+    /// How programs are attached to interfaces.
+    pub attach: Attach,
     /// Rows per map and family.
     pub maps: MapCapacities,
     /// Folder of pins in a mounted bpf file system.

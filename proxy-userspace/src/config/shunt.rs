@@ -15,6 +15,8 @@ pub struct ShuntConfiguration {
     pub socket_lb: SocketLb,
     /// Which interfaces are what, where discovery must be overruled.
     pub interfaces: Interfaces,
+    /// How programs are attached to interfaces.
+    pub attach: Attach,
     /// `first-last`, the source ports of masqueraded connections.
     pub snat_port_range: String,
     /// Sizes of the eBPF maps.
@@ -32,6 +34,7 @@ impl Default for ShuntConfiguration {
         Self {
             socket_lb: SocketLb::default(),
             interfaces: Interfaces::default(),
+            attach: Attach::default(),
             snat_port_range: "1024-29999".into(),
             maps: MapCapacities::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
@@ -62,6 +65,19 @@ impl From<SocketLb> for crate::model::SocketLb {
             SocketLb::Off => Self::Off,
         }
     }
+}
+
+/// How programs are attached to interfaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attach {
+    /// TCX links where the kernel has them (6.6), else clsact.
+    #[default]
+    Auto,
+    /// TCX links.
+    Tcx,
+    /// Filters of a clsact qdisc.
+    Clsact,
 }
 
 /// Shell patterns of interface names. `ignore` wins, then the order of the fields.

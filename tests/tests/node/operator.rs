@@ -62,7 +62,9 @@ fn a_mistake_in_a_manifest_harms_nothing_else() -> Result<()> {
     agent.wait_for("a complaint about garbage.yaml", |line| {
         line.level() == "WARN" && line.text().contains("garbage.yaml")
     })?;
-    agent.wait_for("a complaint about the service", |line| line.level() == "WARN" && line.field("name") == "bad")?;
+    agent.wait_for("a complaint about the service", |line| {
+        line.level() == "WARN" && line.field("name") == "bad"
+    })?;
     agent.wait_for("the counters", |line| {
         line.message() == "in sync" && line.field("rejected") == 1 && line.field("unreadable") == 1
     })

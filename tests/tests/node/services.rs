@@ -1,35 +1,45 @@
 //! Every way into a service, for each kind of socket translation.
 
-use crate::world::{Open, answer, two_nodes};
-use anyhow::Result;
+use crate::world::{Open, answer, two_nodes, two_nodes_with_clsact};
+use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
 use tests::{
     agent::SocketLb,
     demo,
     probe::{Bulk, Proto},
-    topology::cluster::Origin::{Client, Node, Pod},
+    topology::cluster::{
+        Cluster,
+        Origin::{Client, Node, Pod},
+    },
 };
 
-fn every_way_in(socket_lb: SocketLb) -> Result<()> {
-    let cluster = two_nodes(socket_lb)?;
-    let rows = demo::check_all(&cluster)?;
+fn every_way_in(cluster: &Cluster) -> Result<()> {
+    let rows = demo::check_all(cluster)?;
     assert!(rows.iter().all(|row| row.holds), "\n{}", demo::render(&rows));
     Ok(())
 }
 
 #[test]
 fn services_with_socket_lb_for_all() -> Result<()> {
-    every_way_in(SocketLb::All)
+    every_way_in(&two_nodes(SocketLb::All)?)
 }
 
 #[test]
 fn services_with_socket_lb_for_the_host() -> Result<()> {
-    every_way_in(SocketLb::Host)
+    every_way_in(&two_nodes(SocketLb::Host)?)
 }
 
 #[test]
 fn services_without_socket_lb() -> Result<()> {
-    every_way_in(SocketLb::Off)
+    every_way_in(&two_nodes(SocketLb::Off)?)
+}
+
+#[test]
+fn services_with_clsact() -> Result<()> {
+    let cluster = two_nodes_with_clsact()?;
+    let filters = cluster.nodes[0].host.netns.output("tc", &["filter", "show", "dev", "eth0", "ingress"])?;
+    ensure!(filters.contains("bpf"), "{filters}");
+    every_way_in(&cluster)
 }
 
 #[test]

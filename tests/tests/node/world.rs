@@ -1,6 +1,7 @@
 //! What the tests of this tier have in common.
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 use std::{
     thread,
     time::{Duration, Instant},
@@ -16,7 +17,18 @@ pub(crate) const LINE: Proto = Proto::Tcp;
 
 /// Two nodes whose agents serve `tests/manifests/two-nodes.yaml`.
 pub(crate) fn two_nodes(socket_lb: SocketLb) -> Result<Cluster> {
-    let mut cluster = Cluster::build(2, &Agent::small(socket_lb))?;
+    configured(&Agent::small(socket_lb))
+}
+
+/// The same with filters of clsact, as on kernels without TCX.
+pub(crate) fn two_nodes_with_clsact() -> Result<Cluster> {
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["attach"] = "clsact".into();
+    configured(&shunt)
+}
+
+fn configured(shunt: &Value) -> Result<Cluster> {
+    let mut cluster = Cluster::build(2, shunt)?;
     cluster.start(&manifests::two_nodes()?)?;
     Ok(cluster)
 }
@@ -30,6 +42,13 @@ pub(crate) fn answer(cluster: &Cluster, from: Origin, proto: Proto, to: &str) ->
         }
         other => bail!("{from:?} → {to} {proto}: {other}"),
     }
+}
+
+/// Whether a single try gets an answer, without much patience.
+pub(crate) fn is_served(cluster: &Cluster, from: Origin, to: &str) -> Result<bool> {
+    let (host, worker) = cluster.host(from);
+    let dial = Dial { timeout_ms: 300, ..Dial::new(&host.netns, LINE, to.parse()?) };
+    Ok(matches!(worker.dial(&dial)?.remove(0), Outcome::Answered(_)))
 }
 
 /// Tries until it works.
