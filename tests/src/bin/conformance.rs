@@ -16,7 +16,7 @@ use std::{
 use tests::{
     agent::SocketLb,
     conformance::{
-        case::{self, Named},
+        files::{self, Named},
         report::{Format, Report},
         run,
     },
@@ -27,7 +27,7 @@ use tests::{
 struct Arguments {
     /// Folders of case files, or single files; the project's own cases by default
     paths: Vec<PathBuf>,
-    /// Only cases whose name contains this
+    /// Only the case of this name, or those whose names contain it
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// Only these topics (names of case files)
@@ -47,10 +47,15 @@ struct Arguments {
 impl Arguments {
     fn cases(&self) -> Result<Vec<Named>> {
         let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
-        let mut cases = if self.paths.is_empty() { case::load(&[own]) } else { case::load(&self.paths) }
+        let mut cases = if self.paths.is_empty() { files::load(&[own]) } else { files::load(&self.paths) }
             .context("read the cases")?;
         cases.retain(|named| self.topics.is_empty() || self.topics.contains(&named.topic));
-        cases.retain(|named| self.case.as_ref().is_none_or(|part| named.case.name.contains(part)));
+        if let Some(name) = &self.case {
+            let whole = cases.iter().any(|named| named.case.name == *name);
+            cases.retain(
+                |named| if whole { named.case.name == *name } else { named.case.name.contains(name) },
+            );
+        }
         ensure!(!cases.is_empty(), "no case fits");
         Ok(cases)
     }

@@ -1,23 +1,9 @@
 //! The case files, as `tests/cases/README.md` describes them.
 
 use crate::probe::Proto;
-use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value};
-use std::{
-    fs,
-    net::{IpAddr, SocketAddr},
-    path::{Path, PathBuf},
-};
-
-/// A case and the file it comes from.
-#[derive(Debug)]
-pub struct Named {
-    /// Name of the file without its extension.
-    pub topic: String,
-    /// The case.
-    pub case: Case,
-}
+use std::net::{IpAddr, SocketAddr};
 
 /// What must happen to packets, given a node, a configuration and objects.
 #[derive(Debug, Deserialize)]
@@ -43,7 +29,7 @@ pub struct Case {
     pub flows: Vec<Flow>,
     #[serde(default)]
     pub health: Vec<Health>,
-    pub conntrack: Option<Value>,
+    pub conntrack: Option<Conntrack>,
     #[serde(default)]
     pub steps: Vec<Step>,
     pub expect_config: Option<Value>,
@@ -59,7 +45,7 @@ pub enum Profile {
     Iptables,
 }
 
-fn both_profiles() -> Vec<Profile> {
+pub(super) fn both_profiles() -> Vec<Profile> {
     vec![Profile::Nftables, Profile::Iptables]
 }
 
@@ -71,6 +57,27 @@ pub struct HostListener {
     pub proto: Proto,
     pub address: IpAddr,
     pub port: u16,
+}
+
+/// Entries of connection tracking, and what is left of them after the objects appear.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Conntrack {
+    pub before: Vec<Entry>,
+    pub deleted: Vec<String>,
+    pub kept: Vec<String>,
+}
+
+/// An entry of connection tracking.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct Entry {
+    pub id: String,
+    pub proto: Proto,
+    pub orig_dst: SocketAddr,
+    pub reply_src: SocketAddr,
 }
 
 /// A change with its own expectations.
@@ -125,6 +132,17 @@ pub struct Flow {
     #[serde(default = "both_profiles")]
     pub profile: Vec<Profile>,
     pub expect: Expect,
+}
+
+impl Flow {
+    /// The client addresses: consecutive ones from `from` on.
+    pub fn clients(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let from = self.from;
+        (0..self.clients.unwrap_or(1)).map(move |number| match from {
+            IpAddr::V4(address) => IpAddr::V4((u32::from(address) + number).into()),
+            IpAddr::V6(address) => IpAddr::V6((u128::from(address) + u128::from(number)).into()),
+        })
+    }
 }
 
 /// Where a packet enters.
@@ -255,42 +273,5 @@ impl Case {
     /// Every object that ever exists.
     pub fn objects(&self) -> impl Iterator<Item = &Value> {
         self.objects.iter().chain(self.steps.iter().flat_map(|step| &step.apply))
-    }
-}
-
-/// Reads the case files of folders, or single files, in the order of their names.
-pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
-    let mut cases = Vec::new();
-    for path in paths {
-        let mut files = if path.is_dir() { files(path)? } else { vec![path.clone()] };
-        files.sort();
-        ensure!(!files.is_empty(), "{}: no case files", path.display());
-        for file in files {
-            let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-            let read: Vec<Case> =
-                serde_norway::from_str(&text).with_context(|| file.display().to_string())?;
-            let topic = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            cases.extend(read.into_iter().map(|case| Named { topic: topic.clone(), case }));
-        }
-    }
-    Ok(cases)
-}
-
-fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
-    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cases_of_the_project_can_be_read() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
-        let cases = load(&[folder]).expect("cases");
-        assert!(cases.len() > 150, "{}", cases.len());
-        assert!(cases.iter().any(|named| named.topic == "hairpin"));
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     case::{Backends, Expect, Fate, Flow, Via},
     judge::{Facts, Observed, judge, uneven, wants_every_target},
-    scene::{Scene, clients},
+    scene::Scene,
 };
 use crate::{
     agent::SocketLb,
@@ -125,7 +125,7 @@ fn connections(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> 
         gap_ms: (flow.gap_seconds.unwrap_or(0.0) * 1000.0) as u64,
         keep: flow.id.clone().filter(|id| memory.kept.contains(id)),
     };
-    for from in clients(flow) {
+    for from in flow.clients() {
         // What the kernel would choose for a process of the node depends on where the
         // connection really goes, so it is left to it.
         dial.from = Some(from).filter(|_| flow.via != Via::Node);

@@ -75,7 +75,7 @@ fn passed(flow: &Flow, observed: &Observed, facts: &Facts) -> Result<()> {
         came_back(flow, answer, facts)?;
         let source_is_kept = match flow.via {
             Via::Node => facts.node_addresses.contains(&answer.saw.ip()) || answer.saw.ip().is_loopback(),
-            _ => answer.saw.ip() == flow.from,
+            _ => flow.clients().any(|client| client == answer.saw.ip()),
         };
         ensure!(source_is_kept, "the source was rewritten: {answer}");
     }
@@ -167,11 +167,12 @@ fn source(flow: &Flow, snat: Snat, answer: &Answer, facts: &Facts) -> Result<()>
         Snat::No => false,
         Snat::HairpinOnly => answer.local.ip() == flow.from,
     };
+    let of_client = flow.clients().any(|client| client == saw);
     // The kernel chooses a process's address by the route to the backend.
     let any_of_node = flow.via == Via::Node && facts.socket_translated && of_node;
     let fits = match masked {
-        true => of_node || (facts.socket_translated && saw == flow.from),
-        false => saw == flow.from || any_of_node,
+        true => of_node || (facts.socket_translated && of_client),
+        false => of_client || any_of_node,
     };
     ensure!(fits, "{} address was expected: {answer}", if masked { "a node" } else { "the client's" });
     Ok(())

@@ -1,11 +1,13 @@
 //! Runs the cases of `tests/cases`: builds what a case describes from real kernel
 //! objects, runs the agent on it, and asks real sockets where packets go.
 //!
-//! `case` reads the files, `objects` keeps the manifests, `scene` builds the world of a
-//! case, `flow` makes the connections, `judge` compares, `health` asks over HTTP, `run`
-//! puts them in order and `report` prints.
+//! `files` reads the cases, `case` is their form, `objects` keeps the manifests, `scene` builds the world of a
+//! case, `flow` makes the connections, `judge` compares, `conntrack` and `health` do what
+//! their sections say, `run` puts them in order and `report` prints.
 
 pub mod case;
+mod conntrack;
+pub mod files;
 mod flow;
 mod health;
 mod judge;

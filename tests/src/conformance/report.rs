@@ -1,6 +1,6 @@
 //! What is printed: a line per case, and the sum.
 
-use super::{Verdict, case::Named};
+use super::{Verdict, files::Named};
 use serde_json::{Value, json};
 use std::{
     fmt,

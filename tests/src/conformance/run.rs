@@ -2,6 +2,7 @@
 
 use super::{
     case::{Case, Flow, Health, Profile, Step},
+    conntrack,
     flow::{self, Memory},
     health,
     objects::Objects,
@@ -46,15 +47,16 @@ fn play(case: &Case, socket_lb: SocketLb) -> Result<()> {
     if let Some(state) = &case.proxy_state {
         bail!("the runner cannot bring about proxyState {state}");
     }
-    if case.conntrack.is_some() {
-        bail!("the runner cannot make the entries of conntrack.before");
-    }
+    let entries = conntrack::flows(case)?;
     let mut objects = Objects::new(&case.objects, &case.node);
-    let mut scene = Scene::build(case, socket_lb).context("build the scene")?;
+    let mut scene = Scene::build(case, &entries, socket_lb).context("build the scene")?;
     let mut memory = Memory::new(case.flows());
     scene.agent.write(&objects.all())?;
     scene.agent.start(&scene.stage.node)?;
     scene.agent.wait_in_sync()?;
+    if let Some(conntrack) = &case.conntrack {
+        conntrack::check(&mut scene, case, conntrack, &entries)?;
+    }
     check(&scene, &case.flows, &case.health, &mut memory)?;
     for (number, step) in case.steps.iter().enumerate() {
         let place = || format!("step {}", number + 1);

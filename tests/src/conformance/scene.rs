@@ -31,8 +31,8 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Builds what the case needs in any of its steps.
-    pub(super) fn build(case: &Case, socket_lb: SocketLb) -> Result<Self> {
+    /// Builds what the case needs in any of its steps, and for `more` flows.
+    pub(super) fn build(case: &Case, more: &[Flow], socket_lb: SocketLb) -> Result<Self> {
         let name = case.node.get("name").and_then(Value::as_str).context("the node has no name")?;
         let addresses: Vec<IpAddr> = serde_json::from_value(case.node["addresses"].clone())?;
         let agent = Agent::prepare(name, &kube_proxy(&case.config), &Agent::small(socket_lb))?;
@@ -42,24 +42,25 @@ impl Scene {
         let bridge = case.config.get("detectLocal").and_then(|detect| detect["bridgeInterface"].as_str());
         let bridge = bridge.map(str::to_owned);
         let mut scene = Self { inside, outside, agent, stage, socket_lb, bridge };
-        scene.add_clients(case)?;
+        let flows: Vec<_> = case.flows().chain(more).collect();
+        scene.add_clients(&flows)?;
         scene.add_endpoints(case, name)?;
-        scene.serve(case)?;
+        scene.serve(case, &flows)?;
         Ok(scene)
     }
 
-    fn add_clients(&mut self, case: &Case) -> Result<()> {
-        for flow in case.flows() {
+    fn add_clients(&mut self, flows: &[&Flow]) -> Result<()> {
+        for flow in flows {
             match flow.via {
                 Via::Pod | Via::LocalPod => {
                     let key = self.pod_key(flow);
                     self.stage.add_pod(&key)?;
-                    for client in clients(flow).skip(1) {
+                    for client in flow.clients().skip(1) {
                         self.stage.add_address(&key, client)?;
                     }
                 }
                 Via::External | Via::RemotePod => {
-                    for client in clients(flow) {
+                    for client in flow.clients() {
                         self.stage.add_client(client)?;
                     }
                 }
@@ -111,8 +112,8 @@ impl Scene {
 
     /// Listens everywhere on every port that occurs in the case, so that a packet which
     /// went the wrong way is heard of.
-    fn serve(&self, case: &Case) -> Result<()> {
-        let ports = ports(case);
+    fn serve(&self, case: &Case, flows: &[&Flow]) -> Result<()> {
+        let ports = ports(case, flows);
         let serve = |netns, name: &str, sockets| Serve { netns, name: name.into(), sockets };
         for (key, pod) in self.stage.pods() {
             let name = format!("pod {}", key.address);
@@ -124,7 +125,7 @@ impl Scene {
         let held: Vec<_> = held.collect();
         // The ports of the node are shared with the agent, so only those are taken that
         // the case sends something to.
-        let destinations = case.flows().map(|flow| (flow.proto, flow.to));
+        let destinations = flows.iter().map(|flow| (flow.proto, flow.to));
         let destinations = destinations.filter(|(_, to)| self.stage.is_node_address(to.ip()));
         let on_node: BTreeSet<_> = destinations.chain(self.node_endpoints(case)).collect();
         let free = on_node.into_iter().filter(|socket| !held.iter().any(|held| covers(held, socket)));
@@ -171,23 +172,15 @@ fn kube_proxy(config: &Map<String, Value>) -> Value {
     defaults
 }
 
-/// The client addresses of a flow: consecutive ones from `from` on.
-pub(super) fn clients(flow: &Flow) -> impl Iterator<Item = IpAddr> + use<> {
-    let from = flow.from;
-    (0..flow.clients.unwrap_or(1)).map(move |number| match from {
-        IpAddr::V4(address) => IpAddr::V4((u32::from(address) + number).into()),
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) + u128::from(number)).into()),
-    })
-}
-
-fn proto_named(name: &str) -> Option<Proto> {
+/// The protocol that Kubernetes calls so.
+pub(super) fn proto_named(name: &str) -> Option<Proto> {
     serde_json::from_value(json!(name)).ok()
 }
 
-fn ports(case: &Case) -> BTreeSet<(Proto, u16)> {
+fn ports(case: &Case, flows: &[&Flow]) -> BTreeSet<(Proto, u16)> {
     let slices = case.objects().flat_map(slice_ports);
     let slices = slices.filter_map(|(proto, port)| Some((proto_named(proto)?, port)));
-    let flows = case.flows().map(|flow| (flow.proto, flow.to.port()));
+    let flows = flows.iter().map(|flow| (flow.proto, flow.to.port()));
     slices.chain(flows).collect()
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod edges;
+mod harness;
 mod life;
 mod operator;
 mod services;
