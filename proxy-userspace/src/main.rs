@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use proxy_userspace::{
     agent,
-    cli::{self, AgentArgs, Cli, Command, ConnCommand, ServiceCommand},
+    cli::{self, AgentArgs, Cli, Command, ConnCommand, ServiceCommand, config::ConfigCommand},
     config::Config,
     logging,
 };
@@ -24,6 +24,11 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Cleanup(args) => print(&runtime()?.block_on(cli::cleanup(&args))?),
         Command::Service(ServiceCommand::List(args)) => print(&cli::list_services(&args)?),
         Command::Conn(ConnCommand::List(args)) => print(&cli::list_connections(&args)?),
+        Command::Config(ConfigCommand::Check(args)) => {
+            let checked = cli::config::check(&args)?;
+            let printed = print(&checked.report)?;
+            Ok(if checked.valid { printed } else { ExitCode::FAILURE })
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: what `shunt` understands, and the commands that look at the pinned
 //! maps. They need no agent.
 
+pub mod config;
 pub mod conns;
 pub mod rows;
 pub mod services;
@@ -44,6 +45,9 @@ pub enum Command {
     /// Look at the connections.
     #[command(subcommand)]
     Conn(ConnCommand),
+    /// Look at configuration files.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
 }
 
 const AGENT_EXAMPLES: &str = "Examples:

@@ -1,12 +1,18 @@
 //! kube-proxy's own rules for the fields of its file that carry over unchanged. Fields
 //! the agent turns into values of its own are checked where that happens (`effective`).
+//!
+//! A section counts only where it would be read: a file made for one mode may hold
+//! anything in the sections of the others.
 
-use std::net::{IpAddr, SocketAddr};
+mod logging;
+
+use std::net::SocketAddr;
 
 use super::{
+    addresses,
     duration::GoDuration,
     errors::Problems,
-    kube_proxy::{Conntrack, Ipvs, KubeProxyConfiguration},
+    kube_proxy::{Conntrack, Ipvs, KubeProxyConfiguration, Nftables},
 };
 
 /// Feature gates of kube-proxy and of the component libraries it is built from.
@@ -26,21 +32,20 @@ const FEATURE_GATES: &[&str] = &[
     "WinOverlay",
 ];
 
+/// Gates of features that can no longer be switched off.
+const LOCKED_ON: &[&str] = &["MultiCIDRServiceAllocator", "PreferSameTrafficDistribution"];
+
 /// The release whose metrics `showHiddenMetricsForVersion` may bring back.
 const PREVIOUS_MINOR: &str = "1.35";
 
+const NOT_NEGATIVE: &str = "must not be negative";
+
 /// Notes every field of `file` that kube-proxy would refuse.
 pub(super) fn kube_proxy(file: &KubeProxyConfiguration, problems: &mut Problems) {
-    for gate in file.feature_gates.keys().filter(|g| !FEATURE_GATES.contains(&g.as_str())) {
-        problems.add("featureGates", format_args!("{gate} is not a feature gate of kube-proxy"));
-    }
+    feature_gates(file, problems);
     problems.check(file.client_connection.burst >= 0, "clientConnection.burst", NOT_NEGATIVE);
-    problems.check(
-        ["", "text", "json"].contains(&file.logging.format.as_str()),
-        "logging.format",
-        "must be text or json",
-    );
-    addresses(file, problems);
+    logging::check(file, problems);
+    listen_addresses(file, problems);
     problems.check(
         ["", "iptables", "ipvs", "nftables"].contains(&file.mode.as_str()),
         "mode",
@@ -57,10 +62,20 @@ pub(super) fn kube_proxy(file: &KubeProxyConfiguration, problems: &mut Problems)
     );
 }
 
-const NOT_NEGATIVE: &str = "must not be negative";
+fn feature_gates(file: &KubeProxyConfiguration, problems: &mut Problems) {
+    for (gate, on) in &file.feature_gates {
+        if !FEATURE_GATES.contains(&gate.as_str()) {
+            problems.add("featureGates", format_args!("{gate} is not a feature gate of kube-proxy"));
+        } else if !on && LOCKED_ON.contains(&gate.as_str()) {
+            problems.add("featureGates", format_args!("{gate} cannot be switched off"));
+        }
+    }
+}
 
-fn addresses(file: &KubeProxyConfiguration, problems: &mut Problems) {
-    problems.check(file.bind_address.parse::<IpAddr>().is_ok(), "bindAddress", "must be an IP address");
+fn listen_addresses(file: &KubeProxyConfiguration, problems: &mut Problems) {
+    let bind = &file.bind_address;
+    let is_address = bind.is_empty() || addresses::ip(bind).is_some();
+    problems.check(is_address, "bindAddress", "must be an IP address");
     for (path, text) in [
         ("healthzBindAddress", &file.healthz_bind_address),
         ("metricsBindAddress", &file.metrics_bind_address),
@@ -72,25 +87,34 @@ fn addresses(file: &KubeProxyConfiguration, problems: &mut Problems) {
 /// Empty stands for the default, and so does a missing port.
 fn is_listen_address(text: &str) -> bool {
     let socket = text.parse::<SocketAddr>();
-    text.is_empty() || text.parse::<IpAddr>().is_ok() || socket.is_ok_and(|s| s.port() != 0)
+    text.is_empty() || addresses::ip(text).is_some() || socket.is_ok_and(|s| s.port() != 0)
 }
 
 fn sections(file: &KubeProxyConfiguration, problems: &mut Problems) {
     let (iptables, nftables, ipvs) = (&file.iptables, &file.nftables, &file.ipvs);
-    for (section, bit) in [("iptables", iptables.masquerade_bit), ("nftables", nftables.masquerade_bit)] {
-        problems.check((0..=31).contains(&bit), &format!("{section}.masqueradeBit"), "must be 0 to 31");
+    let mode = file.mode.as_str();
+    // kube-proxy looks at this one in every mode.
+    masquerade_bit("iptables", iptables.masquerade_bit, problems);
+    if !matches!(mode, "ipvs" | "nftables") {
+        periods("iptables", iptables.sync_period, iptables.min_sync_period, problems);
     }
-    periods("iptables", iptables.sync_period, iptables.min_sync_period, problems);
-    periods("nftables", nftables.sync_period, nftables.min_sync_period, problems);
-    if file.mode == "ipvs" {
+    if !matches!(mode, "ipvs" | "iptables") {
+        masquerade_bit("nftables", nftables.masquerade_bit, problems);
+        periods("nftables", nftables.sync_period, nftables.min_sync_period, problems);
+    }
+    if mode == "ipvs" {
         periods("ipvs", ipvs.sync_period, ipvs.min_sync_period, problems);
         ipvs_only(ipvs, problems);
     }
 }
 
+fn masquerade_bit(section: &str, bit: i64, problems: &mut Problems) {
+    problems.check((0..=31).contains(&bit), &format!("{section}.masqueradeBit"), "must be 0 to 31");
+}
+
 /// A sync period of zero stands for the default.
 fn periods(section: &str, period: GoDuration, min: GoDuration, problems: &mut Problems) {
-    let default = super::kube_proxy::Nftables::default().sync_period;
+    let default = Nftables::default().sync_period;
     let effective = if period.is_zero() { default } else { period };
     problems.check(!period.is_negative(), &format!("{section}.syncPeriod"), "must be more than 0");
     problems.check(!min.is_negative(), &format!("{section}.minSyncPeriod"), NOT_NEGATIVE);
@@ -110,11 +134,7 @@ fn ipvs_only(ipvs: &Ipvs, problems: &mut Problems) {
         problems.check(!timeout.is_negative(), path, NOT_NEGATIVE);
     }
     for (i, cidr) in ipvs.exclude_cidrs.iter().enumerate() {
-        problems.check(
-            cidr.parse::<ipnet::IpNet>().is_ok(),
-            &format!("ipvs.excludeCIDRs[{i}]"),
-            "must be a CIDR",
-        );
+        problems.check(addresses::cidr(cidr).is_some(), &format!("ipvs.excludeCIDRs[{i}]"), "must be a CIDR");
     }
 }
 

@@ -4,9 +4,10 @@ use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use serde_norway::Value;
+use tracing_subscriber::EnvFilter;
 
 use super::{
-    Config, ConntrackTimeouts, Logging, Overrides,
+    Config, ConntrackTimeouts, Logging, Overrides, addresses,
     document::Documents,
     duration::GoDuration,
     errors::Problems,
@@ -39,7 +40,7 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         maps: shunt.maps.clone(),
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
-        logging: logging(kube_proxy, shunt, overrides),
+        logging: logging(kube_proxy, shunt, overrides, problems),
         unhonoured: unhonoured::fields(kube_proxy),
     }
 }
@@ -96,9 +97,9 @@ fn cluster_cidrs(text: &str, problems: &mut Problems) -> Vec<IpNet> {
     }
     let mut cidrs = Vec::<IpNet>::new();
     for part in text.split(',') {
-        match part.trim().parse::<IpNet>() {
-            Ok(cidr) => cidrs.push(cidr.trunc()),
-            Err(_) => problems.add("clusterCIDR", format_args!("{part:?} is not a CIDR")),
+        match addresses::cidr(part.trim()) {
+            Some(cidr) => cidrs.push(cidr),
+            None => problems.add("clusterCIDR", format_args!("{part:?} is not a CIDR")),
         }
     }
     let twice = cidrs.len() == 2 && cidrs[0].addr().is_ipv4() == cidrs[1].addr().is_ipv4();
@@ -112,9 +113,9 @@ fn node_port_addresses(list: &[String], problems: &mut Problems) -> NodePortAddr
     }
     let mut ranges = Vec::new();
     for (i, text) in list.iter().enumerate() {
-        match text.parse::<IpNet>() {
-            Ok(cidr) => ranges.push(cidr.trunc()),
-            Err(_) => problems.add(
+        match addresses::cidr(text) {
+            Some(cidr) => ranges.push(cidr),
+            None => problems.add(
                 format!("nodePortAddresses[{i}]"),
                 format_args!("{text:?} is not a CIDR, and not the single word primary"),
             ),
@@ -187,10 +188,17 @@ fn check_capacities(maps: &MapCapacities, problems: &mut Problems) {
     }
 }
 
-fn logging(file: &KubeProxyConfiguration, shunt: &ShuntConfiguration, overrides: Overrides) -> Logging {
+fn logging(
+    file: &KubeProxyConfiguration,
+    shunt: &ShuntConfiguration,
+    overrides: Overrides,
+    problems: &mut Problems,
+) -> Logging {
     let from_file =
         || if file.logging.format == "json" { super::LogFormat::Json } else { Default::default() };
     let own = &shunt.logging;
+    let is_level = own.level.as_ref().is_none_or(|level| EnvFilter::try_new(level).is_ok());
+    problems.check(is_level, "logging.level", "is neither a level nor a list of module=level");
     Logging {
         format: overrides.log_format.or(own.format).unwrap_or_else(from_file),
         level: overrides.log_level.or_else(|| own.level.clone()).unwrap_or_else(|| "info".into()),

@@ -1,6 +1,7 @@
 //! What the operator asked for: kube-proxy's file and ours, overlaid by flags, checked as
 //! a whole and turned into values the agent can use without parsing anything again.
 
+mod addresses;
 mod checks;
 mod document;
 pub mod duration;

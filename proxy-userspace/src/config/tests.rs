@@ -89,6 +89,18 @@ fn kube_proxys_rules_hold() {
         ("featureGates: {NoSuchGate: true}", &["featureGates"]),
         ("nftables: {syncPeriod: 1s, minSyncPeriod: 5s}", &["nftables.minSyncPeriod"]),
         ("oomScoreAdj: 1001", &["oomScoreAdj"]),
+        ("featureGates: {MultiCIDRServiceAllocator: false}", &["featureGates"]),
+        ("mode: nftables\nnftables: {masqueradeBit: 32}", &["nftables.masqueradeBit"]),
+        (
+            "mode: ipvs\nipvs: {excludeCIDRs: [a], udpTimeout: -1s}",
+            &["ipvs.excludeCIDRs[0]", "ipvs.udpTimeout"],
+        ),
+        (
+            "logging: {format: json, verbosity: 4294967295, vmodule: [{filePattern: 'a,b', verbosity: 1}]}",
+            &["logging.verbosity", "logging.vmodule", "logging.vmodule[0]"],
+        ),
+        ("logging: {options: {json: {splitStream: true}}}", &["logging.options.json.splitStream"]),
+        ("logging: {options: {text: {infoBufferSize: 1M}}}", &["logging.options.text.infoBufferSize"]),
     ] {
         assert_eq!(wrong(&kube_proxy(fields)), expected, "{fields}");
     }
@@ -98,7 +110,14 @@ fn kube_proxys_rules_hold() {
         "metricsBindAddress: 127.0.0.1",
         "bindAddress: fd00:192:168:59::103\nmetricsBindAddress: '[::1]:10249'\nhealthzBindAddress: '[::]:10256'",
         "nodePortAddresses: [primary]",
+        "bindAddress: ''",
+        "bindAddress: 010.0.0.1\nclusterCIDR: 010.0.0.0/8",
+        "featureGates: {LoggingAlphaOptions: true}\nlogging: {options: {json: {splitStream: true}}}",
+        "logging: {options: {json: {infoBufferSize: '0', splitStream: false}}}",
+        // Sections that are not read in the file's mode.
         "ipvs: {syncPeriod: -1s}",
+        "mode: iptables\nnftables: {syncPeriod: -1s, masqueradeBit: 99}",
+        "mode: nftables\niptables: {syncPeriod: -1s}",
     ] {
         parse(&kube_proxy(fields));
     }
@@ -106,12 +125,12 @@ fn kube_proxys_rules_hold() {
 
 #[test]
 fn all_wrong_fields_are_reported_together() {
-    let text =
-        kube_proxy("conntrack: {maxPerCore: -1, min: -1, tcpEstablishedTimeout: -5s, udpTimeout: -5s}\nx: 1")
-            + "---\n"
-            + &shunt(
-                "snatPortRange: 5-1\ninterfaces: {pod: ['veth[']}\nmaps: {slots: 0}\nlogging: {colour: red}",
-            );
+    let text = kube_proxy(
+        "conntrack: {maxPerCore: -1, min: -1, tcpEstablishedTimeout: -5s, udpTimeout: -5s}\nx: 1",
+    ) + "---\n"
+        + &shunt(
+            "snatPortRange: 5-1\ninterfaces: {pod: ['veth[']}\nmaps: {slots: 0}\nlogging: {colour: red, level: a=b=c}",
+        );
     assert_eq!(
         wrong(&text),
         [
@@ -121,6 +140,7 @@ fn all_wrong_fields_are_reported_together() {
             "conntrack.udpTimeout",
             "interfaces.pod[0]",
             "logging.colour",
+            "logging.level",
             "maps.slots",
             "snatPortRange",
             "x",

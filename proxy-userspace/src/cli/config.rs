@@ -1,0 +1,185 @@
+//! `shunt config check`: what a configuration file means, or everything that is wrong with
+//! it. Looks at nothing but the file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    config::{Config, ConfigError, Overrides},
+    model::{DetectLocal, NodePortAddresses, SocketLb},
+};
+
+/// `shunt config`
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a configuration file by the rules of kube-proxy and show what it means.
+    ///
+    /// All wrong fields are named together, by their path in the file; the exit status is
+    /// then 1. Fields that are right and have no effect are listed at the end.
+    #[command(after_help = "Examples:\n  shunt config check /etc/shunt/config.yaml\n  \
+                      shunt config check config.yaml -o json | jq '.errors[].path'")]
+    Check(CheckArgs),
+}
+
+/// `shunt config check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// KubeProxyConfiguration and ShuntConfiguration documents.
+    pub file: PathBuf,
+    /// How to show it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    pub output: CheckOutput,
+}
+
+/// How the result of a check is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CheckOutput {
+    /// For people.
+    #[default]
+    Yaml,
+    /// For programs.
+    Json,
+}
+
+/// What came out of a check.
+#[derive(Debug)]
+pub struct Checked {
+    /// Whether the agent would start with the file.
+    pub valid: bool,
+    /// What to print.
+    pub report: String,
+}
+
+/// Checks a file.
+pub fn check(args: &CheckArgs) -> Result<Checked> {
+    match Config::load(Some(&args.file), Overrides::default()) {
+        Ok(config) => {
+            let effective = effective(&config);
+            Ok(Checked {
+                valid: true,
+                report: text(&json!({"valid": true, "effective": effective}), args.output)?,
+            })
+        }
+        Err(ConfigError::Invalid(problems)) => {
+            let problems: Vec<_> = problems.into_iter().map(|p| (p.path, p.reason)).collect();
+            Ok(Checked { valid: false, report: wrong(&args.file, &problems, args.output)? })
+        }
+        Err(other) => Err(other).context("configuration"),
+    }
+}
+
+fn wrong(file: &Path, problems: &[(String, String)], output: CheckOutput) -> Result<String> {
+    if output == CheckOutput::Json {
+        let errors: Vec<_> =
+            problems.iter().map(|(path, reason)| json!({"path": path, "reason": reason})).collect();
+        return text(&json!({"valid": false, "errors": errors}), output);
+    }
+    let lines = problems.iter().map(|(path, reason)| format!("\n  {path}: {reason}"));
+    Ok(format!("{} has wrong fields:{}", file.display(), lines.collect::<String>()))
+}
+
+fn text(value: &impl Serialize, output: CheckOutput) -> Result<String> {
+    match output {
+        CheckOutput::Yaml => {
+            serde_norway::to_string(value).map(|text| text.trim_end().to_owned()).context("cannot write YAML")
+        }
+        CheckOutput::Json => serde_json::to_string_pretty(value).context("cannot write JSON"),
+    }
+}
+
+/// The values the agent would run with, under the names of the file where it has one.
+fn effective(config: &Config) -> Value {
+    let (model, timeouts) = (&config.model, &config.timeouts);
+    let seconds = |duration: std::time::Duration| json!(format!("{}s", duration.as_secs_f64()));
+    json!({
+        "hostnameOverride": config.node_name,
+        "kubeconfig": config.kubeconfig,
+        "detectLocal": detect_local(&model.detect_local),
+        "masqueradeAll": model.masquerade_all,
+        "nodePortAddresses": node_port_addresses(&model.node_port_addresses),
+        "conntrack": {
+            "tcpEstablishedTimeout": seconds(timeouts.tcp_established),
+            "tcpCloseWaitTimeout": seconds(timeouts.tcp_close_wait),
+            "udpTimeout": seconds(timeouts.udp),
+            "udpStreamTimeout": seconds(timeouts.udp_stream),
+        },
+        "syncPeriod": seconds(config.sync_period),
+        "minSyncPeriod": seconds(config.min_sync_period),
+        "socketLB": match model.socket_lb {
+            SocketLb::All => "all",
+            SocketLb::Host => "host",
+            SocketLb::Off => "off",
+        },
+        "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),
+        "maps": config.maps,
+        "bpffs": config.bpffs,
+        "cgroup": config.cgroup,
+        "logging": {
+            "format": config.logging.format,
+            "level": config.logging.level,
+            "datapathLevel": config.logging.datapath_level,
+        },
+        "withoutEffect": config.unhonoured,
+    })
+}
+
+fn detect_local(detect: &DetectLocal) -> Value {
+    match detect {
+        DetectLocal::Off => json!({"mode": "off"}),
+        DetectLocal::ClusterCidr(nets) => json!({"mode": "ClusterCIDR", "clusterCIDR": nets}),
+        DetectLocal::NodeCidr => json!({"mode": "NodeCIDR"}),
+        DetectLocal::BridgeInterface(name) => json!({"mode": "BridgeInterface", "bridgeInterface": name}),
+        DetectLocal::InterfaceNamePrefix(prefix) => {
+            json!({"mode": "InterfaceNamePrefix", "interfaceNamePrefix": prefix})
+        }
+    }
+}
+
+fn node_port_addresses(addresses: &NodePortAddresses) -> Value {
+    match addresses {
+        NodePortAddresses::Primary => json!(["primary"]),
+        NodePortAddresses::Ranges(nets) => json!(nets),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(fields: &str, output: CheckOutput) -> Checked {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text =
+            format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n");
+        std::fs::write(file.path(), text).unwrap();
+        check(&CheckArgs { file: file.path().to_owned(), output }).unwrap()
+    }
+
+    #[test]
+    fn right_files_show_what_they_mean() {
+        let checked =
+            report("mode: ipvs\nclusterCIDR: 10.0.0.9/8\nconntrack: {udpTimeout: 90s}", CheckOutput::Json);
+        assert!(checked.valid);
+        let shown: Value = serde_json::from_str(&checked.report).unwrap();
+        let effective = &shown["effective"];
+        assert_eq!(effective["detectLocal"], json!({"mode": "ClusterCIDR", "clusterCIDR": ["10.0.0.0/8"]}));
+        assert_eq!(effective["conntrack"]["udpTimeout"], "90s");
+        assert_eq!(effective["withoutEffect"], json!(["mode"]));
+        assert!(report("", CheckOutput::Yaml).report.contains("nodePortAddresses:\n  - primary"));
+    }
+
+    #[test]
+    fn wrong_files_show_every_path() {
+        let fields = "nodePortAddresses: [foo]\nconntrack: {min: -1}\nmode: fast";
+        let checked = report(fields, CheckOutput::Yaml);
+        assert!(!checked.valid);
+        for path in ["  nodePortAddresses[0]: ", "  conntrack.min: ", "  mode: "] {
+            assert!(checked.report.contains(path), "{path} is not in {}", checked.report);
+        }
+        let shown: Value = serde_json::from_str(&report(fields, CheckOutput::Json).report).unwrap();
+        assert_eq!(shown["errors"].as_array().map(Vec::len), Some(3));
+    }
+}
