@@ -13,8 +13,7 @@ use crate::workspace::Workspace;
 pub(crate) const SOCKET_LB: [&str; 3] = ["all", "host", "off"];
 
 /// Topics that are not part of the tier, and why. `cargo xtask conformance` runs them all.
-pub(crate) const LEFT_OUT: [(&str, &str); 9] = [
-    ("config", "about the configuration file alone, see the agent's unit tests"),
+pub(crate) const LEFT_OUT: [(&str, &str); 8] = [
     ("conntrack", "the runner cannot make connections of an earlier proxy"),
     ("external-traffic-policy", "the agent serves no health check node ports"),
     ("health", "the agent serves no health endpoints"),

@@ -96,10 +96,8 @@ impl Agent {
 
     /// Writes the configuration file; a running agent reads it when it is started again.
     pub fn configure(&self, kube_proxy: &Value, shunt: &Value) -> Result<()> {
-        let documents = [
-            document("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration", kube_proxy)?,
-            document("shunt.dev/v1alpha1", "ShuntConfiguration", shunt)?,
-        ];
+        let documents =
+            [kube_proxy_document(kube_proxy)?, document("shunt.dev/v1alpha1", "ShuntConfiguration", shunt)?];
         Ok(fs::write(self.config(), documents.join("---\n"))?)
     }
 
@@ -212,6 +210,11 @@ impl Agent {
         all.extend(["--bpffs", &bpffs]);
         node.output(&program.to_string_lossy(), &all)
     }
+}
+
+/// The document with these fields, as files spell it.
+pub fn kube_proxy_document(fields: &Value) -> Result<String> {
+    document("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration", fields)
 }
 
 fn document(version: &str, kind: &str, fields: &Value) -> Result<String> {

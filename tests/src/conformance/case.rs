@@ -32,7 +32,17 @@ pub struct Case {
     pub conntrack: Option<Conntrack>,
     #[serde(default)]
     pub steps: Vec<Step>,
-    pub expect_config: Option<Value>,
+    pub expect_config: Option<ExpectConfig>,
+}
+
+/// What is promised for the configuration itself.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the format is described beside the cases")]
+pub struct ExpectConfig {
+    pub valid: bool,
+    #[serde(default)]
+    pub errors: Vec<String>,
 }
 
 /// A set of promises of kube-proxy.

@@ -6,6 +6,7 @@
 //! their sections say, `run` puts them in order and `report` prints.
 
 pub mod case;
+mod config;
 mod conntrack;
 pub mod files;
 mod flow;

@@ -2,7 +2,7 @@
 
 use super::{
     case::{Case, Flow, Health, Profile, Step},
-    conntrack,
+    config, conntrack,
     flow::{self, Memory},
     health,
     objects::Objects,
@@ -27,20 +27,19 @@ pub fn run(case: &Case, socket_lb: SocketLb) -> Verdict {
     if let Some(reason) = reason_to_skip(case) {
         return Verdict::Skipped(reason);
     }
-    match play(case, socket_lb) {
+    let played = match &case.expect_config {
+        Some(expect) => config::check(&case.config, expect),
+        None => play(case, socket_lb),
+    };
+    match played {
         Ok(()) => Verdict::Passed,
         Err(error) => Verdict::Failed(format!("{error:#}")),
     }
 }
 
 fn reason_to_skip(case: &Case) -> Option<&'static str> {
-    if case.expect_config.is_some() {
-        Some("about the configuration file alone")
-    } else if !case.profile.contains(&Profile::Nftables) {
-        Some("promised by another profile")
-    } else {
-        None
-    }
+    let ours = case.profile.contains(&Profile::Nftables);
+    (!ours).then_some("promised by another profile")
 }
 
 fn play(case: &Case, socket_lb: SocketLb) -> Result<()> {

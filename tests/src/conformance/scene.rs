@@ -164,7 +164,7 @@ fn received_segments() -> Result<u64> {
 }
 
 /// The harness's defaults with the case's configuration on top.
-fn kube_proxy(config: &Map<String, Value>) -> Value {
+pub(super) fn kube_proxy(config: &Map<String, Value>) -> Value {
     let mut defaults = json!({"detectLocalMode": "ClusterCIDR", "clusterCIDR": "10.0.0.0/8,fd00:10::/32"});
     if let Some(defaults) = defaults.as_object_mut() {
         defaults.extend(config.clone());
