@@ -80,8 +80,13 @@ pub fn directory(label: &str) -> Result<(PathBuf, Guard)> {
 }
 
 /// Says on standard error what could not be removed; there is nobody to return it to.
+/// What is gone already was swept by another process.
 pub(crate) fn report(result: Result<()>, what: &Path) {
-    if let Err(error) = result {
+    let is_gone = |error: &anyhow::Error| {
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        kind == Some(std::io::ErrorKind::NotFound)
+    };
+    if let Some(error) = result.err().filter(|error| !is_gone(error)) {
         eprintln!("could not remove {}: {error:#}", what.display());
     }
 }
