@@ -5,6 +5,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod dataplane;
+pub mod health;
 pub mod kernel;
 pub mod logging;
 pub mod model;

@@ -132,6 +132,7 @@ fn node() -> impl Strategy<Value = Node> {
         addresses: [[192, 168, 0, 2].into()].into(),
         zone: zone.map(Into::into),
         pod_cidrs: ranged.then(|| "10.0.0.0/24".parse().expect("a range")).into_iter().collect(),
+        ..Node::default()
     })
 }
 

@@ -18,7 +18,7 @@ struct Module {
 }
 
 /// Modules that are not listed (the agent itself, `main`) tie the others together.
-const MODULES: [Module; 7] = [
+const MODULES: [Module; 8] = [
     Module { name: "model", siblings: &[], libraries: &[] },
     Module { name: "plan", siblings: &["model"], libraries: &[] },
     Module { name: "dataplane", siblings: &["model", "plan"], libraries: &[] },
@@ -28,12 +28,29 @@ const MODULES: [Module; 7] = [
         libraries: &["aya", "aya_log", "aya_obj", "rtnetlink", "tokio"],
     },
     Module { name: "watch", siblings: &["model"], libraries: &["kube", "k8s_openapi", "tokio"] },
+    Module {
+        name: "health",
+        siblings: &["model"],
+        libraries: &["http", "http_body_util", "hyper", "hyper_util", "tokio"],
+    },
     Module { name: "config", siblings: &["model", "kernel"], libraries: &[] },
     Module { name: "cli", siblings: &["model", "plan", "dataplane", "kernel", "config"], libraries: &[] },
 ];
 
 /// Libraries that only some modules may know.
-const HOUSED: [&str; 7] = ["kube", "k8s_openapi", "aya", "aya_log", "aya_obj", "rtnetlink", "tokio"];
+const HOUSED: [&str; 11] = [
+    "aya",
+    "aya_log",
+    "aya_obj",
+    "http",
+    "http_body_util",
+    "hyper",
+    "hyper_util",
+    "k8s_openapi",
+    "kube",
+    "rtnetlink",
+    "tokio",
+];
 
 /// Ways to read a clock.
 const CLOCKS: [&str; 2] = ["Instant::now", "SystemTime"];

@@ -1,13 +1,14 @@
 //! From batches to written rows: model, plan and reconciler in one hand. No clock and no
 //! sockets; the maps are passed in, so that tests run it on memory.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use tracing::{debug, info, warn};
 
 use crate::{
     dataplane::{Applied, MapError, MapStore, Reconciler, Repairs, Swept, Timeouts},
-    model::{self, Conflict, Dirty, State},
+    health,
+    model::{self, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
     plan,
     watch::{Batch, WatchMetrics},
 };
@@ -27,6 +28,9 @@ pub(super) struct Engine {
     listed: bool,
     /// Rows of services that are gone since the earlier agent may be left.
     unpruned: bool,
+    health_checks: BTreeMap<ObjectName, HealthCheck>,
+    /// Health ports were not asked for since something changed.
+    health_changed: bool,
 }
 
 /// Result of one round of writes.
@@ -47,7 +51,17 @@ impl Engine {
         reconciler: Reconciler,
     ) -> Self {
         let state = State::new(node_name);
-        Self { state, config, host, reconciler, revision: 0, listed: false, unpruned: false }
+        Self {
+            state,
+            config,
+            host,
+            reconciler,
+            revision: 0,
+            listed: false,
+            unpruned: false,
+            health_checks: BTreeMap::new(),
+            health_changed: false,
+        }
     }
 
     /// True once the first batch was taken in. Nothing may be written before.
@@ -102,7 +116,30 @@ impl Engine {
         for service in &dirty.services {
             let plans = plan::build(&self.state, service, &self.config);
             self.reconciler.update(service.clone(), plans);
+            match self.state.health_check(service) {
+                Some(check) => drop(self.health_checks.insert(service.clone(), check)),
+                None => drop(self.health_checks.remove(service)),
+            }
         }
+        self.health_changed |= !dirty.is_empty();
+    }
+
+    /// The health ports of services, if they may have changed since the last call.
+    pub(super) fn health_ports(&mut self) -> Option<health::Ports> {
+        let addresses = &self.config.node_port_addresses;
+        std::mem::take(&mut self.health_changed).then(|| {
+            health::ports(self.health_checks.values(), addresses, self.state.node(), &self.host.addresses)
+        })
+    }
+
+    /// False when the node is about to go, or gone. Unknown, it gets the benefit of the doubt.
+    pub(super) fn node_is_eligible(&self) -> bool {
+        !self.listed || self.state.node().is_some_and(model::Node::is_staying)
+    }
+
+    /// True while rows of a family wait for a write.
+    pub(super) fn is_pending(&self, family: Family) -> bool {
+        self.reconciler.is_pending(family)
     }
 
     /// Writes what is pending. The first round ends with the removal of what an earlier

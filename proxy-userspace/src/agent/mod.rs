@@ -29,6 +29,7 @@ use crate::{
     clock::monotonic_nanos,
     config::{Config, ConntrackTimeouts},
     dataplane::{Reconciler, Swept, Timeouts},
+    health::Health,
     kernel::{Datapath, Host, KernelMaps, Netlink},
     model::SocketLb,
     plan,
@@ -66,6 +67,7 @@ struct Agent {
     maps: KernelMaps,
     edges: Edges,
     engine: Engine,
+    health: Health,
     socket_lb: SocketLb,
     timeouts: Timeouts,
     sync_period: Duration,
@@ -93,6 +95,8 @@ impl Agent {
         if !config.unhonoured.is_empty() {
             warn!(fields = config.unhonoured.join(", "), "configured, and without effect here");
         }
+        startup::raise_descriptor_limit();
+        let health = startup::health(config)?;
         let metrics = Arc::new(WatchMetrics::default());
         let batches = startup::source(config, manifests, &node_name, metrics.clone()).await?;
         let mut datapath = startup::datapath(config)?;
@@ -115,6 +119,7 @@ impl Agent {
             maps,
             edges: Edges::new(config),
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
+            health,
             socket_lb,
             timeouts: timeouts(&config.timeouts),
             sync_period: config.sync_period,
@@ -149,6 +154,8 @@ impl Agent {
         while let Ok(batch) = self.batches.try_recv() {
             self.engine.absorb(batch);
         }
+        self.health.queued();
+        self.health.set_eligible(self.engine.node_is_eligible());
         if listed {
             self.due.write_soon();
             if addresses != self.engine.node_addresses() {
@@ -209,6 +216,10 @@ impl Agent {
     /// Tells how a round went and says when the next is due.
     fn written(&mut self, synced: Synced, start: Instant) {
         self.due.writes_not_before = start + self.min_sync_period;
+        self.health.synced(|family| self.engine.is_pending(family));
+        if let Some(ports) = self.engine.health_ports() {
+            self.health.open(ports);
+        }
         if synced.rows > 0 {
             self.due.sweep = self.due.sweep.min(start + SWEEP_AFTER_WRITES);
         }

@@ -4,14 +4,26 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use aya_log::EbpfLogger;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{Interest, unix::AsyncFd};
 use tracing::{info, warn};
 
 use crate::{
     config::{Attach, Config, MapCapacities},
+    health::Health,
     kernel::{Capacities, Datapath, Options, TcMode},
     watch::{Batches, WatchMetrics, kube, manifests},
 };
+
+/// Takes as many descriptors as the system grants: each health port is one, and so is each
+/// connection to it, and many systems start a process with few.
+pub(super) fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        warn!(%error, "cannot raise the limit of open files");
+    }
+}
 
 /// Name of this node: as configured, else the host's, which kubelet lower-cases.
 pub(super) fn node_name(config: &Config) -> Result<Arc<str>> {
@@ -39,6 +51,19 @@ pub(super) async fn source(
     let client = kube::connect(config.kubeconfig.clone()).await?;
     info!(node = &**node_name, "watching the API server");
     Ok(kube::start(&client, node_name, metrics))
+}
+
+/// A change may wait for two sync periods before it counts as late, as in kube-proxy.
+const LATE_AFTER_SYNC_PERIODS: u32 = 2;
+
+/// Serves the health of the agent from its first moment on.
+pub(super) fn health(config: &Config) -> Result<Health> {
+    let mut health = Health::new(config.sync_period * LATE_AFTER_SYNC_PERIODS);
+    if let Some(address) = config.health {
+        let served = health.serve(address, config.bind_hard_fail);
+        served.with_context(|| format!("cannot serve health on {address}"))?;
+    }
+    Ok(health)
 }
 
 /// Loads the programs, with the maps an earlier agent left.

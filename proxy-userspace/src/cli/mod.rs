@@ -86,6 +86,9 @@ pub struct AgentArgs {
     /// Whose connections are translated when they are opened, not packet by packet [default: all].
     #[arg(long, value_name = "WHOSE")]
     pub socket_lb: Option<SocketLb>,
+    /// Where /healthz and /livez are served; empty turns them off [default: 0.0.0.0:10256].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub healthz_bind_address: Option<String>,
     /// How log lines are written [default: text].
     #[arg(long)]
     pub log_format: Option<LogFormat>,
@@ -106,6 +109,7 @@ impl AgentArgs {
             bpffs: self.bpffs.clone(),
             cgroup: self.cgroup.clone(),
             socket_lb: self.socket_lb,
+            healthz_bind_address: self.healthz_bind_address.clone(),
             log_format: self.log_format,
             log_level: self.log_level.clone(),
             datapath_log_level: self.datapath_log_level,

@@ -1,6 +1,11 @@
 //! From the fields of the file to the values the agent works with.
 
-use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use serde_norway::Value;
@@ -37,6 +42,8 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         min_sync_period,
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
         attach: shunt.attach,
+        health: health(&kube_proxy.healthz_bind_address, overrides.healthz_bind_address.as_deref(), problems),
+        bind_hard_fail: kube_proxy.bind_address_hard_fail,
         maps: shunt.maps.clone(),
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
@@ -162,6 +169,26 @@ fn timeouts(conntrack: &Conntrack) -> ConntrackTimeouts {
         udp_stream: or(conntrack.udp_stream_timeout, default.udp_stream),
     }
 }
+
+/// An empty field is one that was not filled in, as in the file that kubeadm writes, and
+/// stands for the default; an empty flag turns the server off. Both are kube-proxy's ways.
+fn health(field: &str, flag: Option<&str>, problems: &mut Problems) -> Option<SocketAddr> {
+    let default = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTH_PORT));
+    let parse =
+        |text: &str| text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse().ok()?, HEALTH_PORT)));
+    match flag {
+        Some("") => None,
+        Some(text) => parse(text).filter(|address| address.port() != 0).or_else(|| {
+            problems.add("--healthz-bind-address", "must be an IP address with a port of 1 to 65535");
+            None
+        }),
+        // What is wrong in the file is reported where all its fields are checked.
+        None => Some(parse(field).unwrap_or(default)),
+    }
+}
+
+/// kube-proxy's, which load balancers of clouds are set up to ask.
+const HEALTH_PORT: u16 = 10256;
 
 fn port_range(text: &str, problems: &mut Problems) -> RangeInclusive<u16> {
     let parse = || {

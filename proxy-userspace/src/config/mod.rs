@@ -13,6 +13,7 @@ pub mod shunt;
 mod unhonoured;
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -40,6 +41,10 @@ pub struct Config {
     pub interfaces: InterfacePatterns,
     /// How programs are attached to interfaces.
     pub attach: Attach,
+    /// Where `/healthz` and `/livez` are served, if anywhere.
+    pub health: Option<SocketAddr>,
+    /// A port of the agent's own that is taken is fatal.
+    pub bind_hard_fail: bool,
     /// Rows per map and family.
     pub maps: MapCapacities,
     /// Folder of pins in a mounted bpf file system.
@@ -101,6 +106,8 @@ pub struct Overrides {
     pub cgroup: Option<PathBuf>,
     /// `--socket-lb`
     pub socket_lb: Option<SocketLb>,
+    /// `--healthz-bind-address`; empty turns the server off.
+    pub healthz_bind_address: Option<String>,
     /// `--log-format`
     pub log_format: Option<LogFormat>,
     /// `--log-level`

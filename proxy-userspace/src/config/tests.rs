@@ -124,6 +124,23 @@ fn kube_proxys_rules_hold() {
 }
 
 #[test]
+fn an_empty_health_address_is_the_default_in_the_file_and_off_as_a_flag() {
+    let check = |field: &str, flag: Option<&str>, expected: Option<&str>| {
+        let overrides = Overrides { healthz_bind_address: flag.map(str::to_owned), ..Overrides::default() };
+        let config =
+            Config::parse(&kube_proxy(&format!("healthzBindAddress: '{field}'")), overrides).unwrap();
+        assert_eq!(config.health.map(|address| address.to_string()).as_deref(), expected, "{field} {flag:?}");
+    };
+    check("", None, Some("0.0.0.0:10256"));
+    check("10.0.0.1", None, Some("10.0.0.1:10256"));
+    check("[::1]:9", None, Some("[::1]:9"));
+    check("10.0.0.1", Some(""), None);
+    check("", Some("::1"), Some("[::1]:10256"));
+    let overrides = Overrides { healthz_bind_address: Some("x".into()), ..Overrides::default() };
+    assert!(Config::parse("", overrides).is_err());
+}
+
+#[test]
 fn all_wrong_fields_are_reported_together() {
     let text = kube_proxy(
         "conntrack: {maxPerCore: -1, min: -1, tcpEstablishedTimeout: -5s, udpTimeout: -5s}\nx: 1",

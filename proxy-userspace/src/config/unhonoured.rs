@@ -6,6 +6,7 @@ use super::kube_proxy::KubeProxyConfiguration;
 
 /// Fields with an effect, and whole sections of them.
 const HONOURED: &[&str] = &[
+    "bindAddressHardFail",
     "clientConnection.kubeconfig",
     "clusterCIDR",
     "conntrack.tcpCloseWaitTimeout",
@@ -15,6 +16,7 @@ const HONOURED: &[&str] = &[
     "detectLocal.bridgeInterface",
     "detectLocal.interfaceNamePrefix",
     "detectLocalMode",
+    "healthzBindAddress",
     "hostnameOverride",
     "iptables.masqueradeAll",
     "iptables.minSyncPeriod",

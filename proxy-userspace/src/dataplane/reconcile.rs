@@ -304,6 +304,22 @@ impl Reconciler {
         self.pending.len() + usize::from(self.node_pending) + usize::from(self.cleanup_failure.is_some())
     }
 
+    /// True while rows of a family wait for a write. A service of both families is written
+    /// as a whole, so it waits in both.
+    pub fn is_pending(&self, family: Family) -> bool {
+        let holds = |service: &ObjectName| {
+            self.services.ids_of(service).iter().any(|id| match family {
+                Family::V4 => self.v4.has(*id),
+                Family::V6 => self.v6.has(*id),
+            })
+        };
+        let wants = |plans: &[PortPlan]| plans.iter().any(|plan| plan.family == family);
+        let mut pending = self.pending.iter();
+        self.node_pending
+            || self.cleanup_failure.is_some()
+            || pending.any(|(service, plans)| wants(plans) || holds(service))
+    }
+
     /// Frontends and backends of both families that have a row.
     pub fn counts(&self) -> (usize, usize) {
         (self.v4.frontends.len() + self.v6.frontends.len(), self.v4.backends.len() + self.v6.backends.len())

@@ -1,5 +1,7 @@
 //! The part of the configuration that decides what is planned.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use super::{Family, Node};
@@ -80,6 +82,27 @@ pub enum NodePortAddresses {
     Primary,
     /// Addresses of the host in these ranges.
     Ranges(Box<[IpNet]>),
+}
+
+impl NodePortAddresses {
+    /// True when a family has no ranges of its own, or one that holds everything: ranges of
+    /// one family leave the other unrestricted, as in kube-proxy.
+    pub fn is_unrestricted(&self, family: Family) -> bool {
+        let NodePortAddresses::Ranges(nets) = self else { return false };
+        let mut own = nets.iter().filter(|net| Family::of_net(net) == family).peekable();
+        own.peek().is_none() || own.any(|net| net.prefix_len() == 0)
+    }
+
+    /// True when the configuration names this address of the host.
+    pub fn includes(&self, node: Option<&Node>, addr: IpAddr) -> bool {
+        let family = Family::of(addr);
+        match self {
+            NodePortAddresses::Primary => node.and_then(|node| node.primary(family)) == Some(addr),
+            NodePortAddresses::Ranges(nets) => {
+                self.is_unrestricted(family) || nets.iter().any(|net| net.contains(&addr))
+            }
+        }
+    }
 }
 
 /// `socketLB`: whose connections are translated by socket programs.

@@ -17,9 +17,18 @@ pub struct Node {
     pub zone: Option<Arc<str>>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Box<[IpNet]>,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// The cluster autoscaler has marked it for deletion.
+    pub condemned: bool,
 }
 
 impl Node {
+    /// True while new connections from outside may be sent here, as far as its object tells.
+    pub fn is_staying(&self) -> bool {
+        !self.deleting && !self.condemned
+    }
+
     /// The address other nodes know this one by: the first of its family.
     pub fn primary(&self, family: Family) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|addr| Family::of(*addr) == family)

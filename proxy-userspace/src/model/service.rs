@@ -169,6 +169,13 @@ impl Service {
         self.is_external() && self.external_policy == TrafficPolicy::Local
     }
 
+    /// The port at which load balancers ask whether this node has endpoints. One left over
+    /// from a type or policy the service no longer has counts for nothing.
+    pub fn health_check_port(&self) -> Option<u16> {
+        let asked = self.kind == ServiceType::LoadBalancer && self.external_local();
+        self.health_check_node_port.filter(|_| asked && self.served().is_ok())
+    }
+
     /// True when clients of the cluster IP reach endpoints of this node only.
     pub fn internal_local(&self) -> bool {
         self.internal_policy == TrafficPolicy::Local
@@ -248,6 +255,23 @@ pub(crate) mod tests {
         check(ServiceType::ClusterIp, &[[192, 0, 2, 1].into()], true);
         check(ServiceType::NodePort, &[], true);
         check(ServiceType::LoadBalancer, &[], true);
+    }
+
+    #[test]
+    fn balancers_ask_only_where_the_policy_is_local() {
+        let check = |change: fn(&mut Service), expected| {
+            let mut service = service("web");
+            service.kind = ServiceType::LoadBalancer;
+            service.external_policy = TrafficPolicy::Local;
+            service.health_check_node_port = Some(32_000);
+            change(&mut service);
+            assert_eq!(service.health_check_port(), expected);
+        };
+        check(|_| (), Some(32_000));
+        check(|s| s.health_check_node_port = None, None);
+        check(|s| s.external_policy = TrafficPolicy::Cluster, None);
+        check(|s| s.kind = ServiceType::NodePort, None);
+        check(|s| s.other_proxy = true, None);
     }
 
     #[test]

@@ -121,8 +121,7 @@ impl State {
 
     /// The endpoints behind a service port in one family, an address possibly twice.
     pub fn candidates(&self, service: &ObjectName, port: &ServicePort, family: Family) -> Vec<Candidate<'_>> {
-        let slices = self.slices.get(service).map_or(&[][..], Vec::as_slice);
-        let visible = slices.iter().filter(|slice| !slice.hidden);
+        let visible = self.slices_of(service).iter().filter(|slice| !slice.hidden);
         let mut candidates = Vec::new();
         for slice in visible.filter(|slice| slice.address_type == AddressType::Ip(family)) {
             let number = |p: &super::SlicePort| {
@@ -139,6 +138,11 @@ impl State {
             }
         }
         candidates
+    }
+
+    /// The slices of a service, sorted by name.
+    pub(super) fn slices_of(&self, service: &ObjectName) -> &[EndpointSlice] {
+        self.slices.get(service).map_or(&[], Vec::as_slice)
     }
 
     fn put_service(&mut self, service: Service, dirty: &mut Dirty) {

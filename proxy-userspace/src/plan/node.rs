@@ -38,19 +38,9 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
 }
 
 /// Loopback never takes NodePorts: a packet could leave the host with a source that
-/// nobody can answer. Ranges of one family leave the other unrestricted, as in kube-proxy.
+/// nobody can answer.
 fn takes_node_ports(wanted: &NodePortAddresses, node: Option<&Node>, addr: IpAddr) -> bool {
-    let family = Family::of(addr);
-    if addr.is_loopback() {
-        return false;
-    }
-    match wanted {
-        NodePortAddresses::Primary => node.and_then(|node| node.primary(family)) == Some(addr),
-        NodePortAddresses::Ranges(nets) => {
-            let mut own = nets.iter().filter(|net| Family::of_net(net) == family).peekable();
-            own.peek().is_none() || own.any(|net| net.contains(&addr))
-        }
-    }
+    !addr.is_loopback() && wanted.includes(node, addr)
 }
 
 fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings {
@@ -98,6 +88,7 @@ mod tests {
             addresses: addrs.iter().map(|addr| addr.parse().expect("an address")).collect(),
             zone: None,
             pod_cidrs: ["10.1.0.9/24".parse().expect("a range")].into(),
+            ..Node::default()
         }));
         state
     }

@@ -124,3 +124,72 @@ fn addresses_of_the_host_are_followed_once_the_node_is_known() {
     engine.sync(&mut maps);
     assert_eq!(maps.v4.node_addresses.len(), 1);
 }
+
+const BALANCED: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.9
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 32000
+  ports: [{port: 80, nodePort: 30080}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.0.0.9], nodeName: here}, {addresses: [10.0.0.10], nodeName: there}]
+";
+
+#[test]
+fn health_ports_follow_services_endpoints_and_addresses() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    assert!(engine.health_ports().is_none());
+    engine.absorb(initial(&(NODE.to_owned() + BALANCED)));
+    let ports = engine.health_ports().unwrap();
+    assert_eq!(ports.owners[&32_000].endpoints, [Some(1), None]);
+    assert_eq!(ports.listens.len(), 1);
+    assert!(engine.health_ports().is_none(), "nothing has changed");
+    assert!(engine.set_host_addresses(Vec::new()));
+    assert!(engine.health_ports().unwrap().listens.is_empty());
+    engine.absorb(later(vec![Change::SliceGone(model::ObjectName::new("default", "web-1"))]));
+    assert_eq!(engine.health_ports().unwrap().owners[&32_000].endpoints, [Some(0), None]);
+    engine.absorb(later(vec![Change::ServiceGone(model::ObjectName::new("default", "web"))]));
+    assert_eq!(engine.health_ports().unwrap(), health::Ports::default());
+}
+
+#[test]
+fn the_family_that_waits_is_known() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    engine.absorb(initial(NODE));
+    engine.sync(&mut maps);
+    let waiting = |engine: &Engine| Family::ALL.map(|family| engine.is_pending(family));
+    maps.v4.faults.next = vec![Fault { after: 0, rows: 0 }; 2];
+    engine.absorb(later(changes(&service("a", 1))));
+    engine.sync(&mut maps);
+    assert_eq!(waiting(&engine), [true, false]);
+    maps.v4.faults.next.clear();
+    engine.sync(&mut maps);
+    assert_eq!(waiting(&engine), [false, false]);
+}
+
+#[test]
+fn a_node_that_leaves_is_not_eligible() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    assert!(engine.node_is_eligible(), "nothing is known of it yet");
+    engine.absorb(initial(NODE));
+    assert!(engine.node_is_eligible());
+    let leaving = NODE.replace("{name: here}", "{name: here, deletionTimestamp: '2030-01-01T00:00:00Z'}");
+    engine.absorb(later(changes(&leaving)));
+    assert!(!engine.node_is_eligible());
+    engine.absorb(later(changes(NODE)));
+    assert!(engine.node_is_eligible());
+    engine.absorb(later(vec![Change::NodeGone("here".into())]));
+    assert!(!engine.node_is_eligible());
+}

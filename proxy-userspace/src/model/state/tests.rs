@@ -24,6 +24,7 @@ fn node(zone: &str, pod_cidrs: &[&str]) -> Node {
         addresses: [[192, 168, 0, 2].into()].into(),
         zone: Some(zone.into()),
         pod_cidrs: pod_cidrs.iter().map(|net| net.parse().expect("a range")).collect(),
+        ..Node::default()
     }
 }
 

@@ -13,6 +13,9 @@ use crate::model::{Change, Node};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
+/// The cluster autoscaler puts it on a node that it is about to remove.
+const CONDEMNED: &str = "ToBeDeletedByClusterAutoscaler";
+
 impl Convert for ApiNode {
     const KIND: Kind = Kind::Node;
 
@@ -26,12 +29,15 @@ impl Convert for ApiNode {
 }
 
 fn node(object: &ApiNode) -> Result<Node, Rejected> {
+    let taints = object.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let zone = object.metadata.labels.as_ref().and_then(|l| l.get(ZONE)).filter(|zone| !zone.is_empty());
     Ok(Node {
         name: require_name(object.key())?.name,
         addresses: addresses(object)?,
         zone: zone.map(|zone| zone.as_str().into()),
         pod_cidrs: pod_cidrs(object.spec.as_ref())?,
+        deleting: object.metadata.deletion_timestamp.is_some(),
+        condemned: taints.iter().any(|taint| taint.key == CONDEMNED),
     })
 }
 

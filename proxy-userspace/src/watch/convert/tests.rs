@@ -201,6 +201,21 @@ fn bad_slices_are_refused_with_the_field() {
 }
 
 #[test]
+fn nodes_that_are_about_to_go() {
+    let check = |metadata: &str, taints: &str, expected: (bool, bool)| {
+        let text = format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: n1{metadata}}}\nspec: {{taints: [{taints}]}}"
+        );
+        let Ok(Change::Node(node)) = convert(&text) else { panic!("{text}") };
+        assert_eq!((node.deleting, node.condemned), expected, "{text}");
+    };
+    check("", "", (false, false));
+    check("", "{key: node.kubernetes.io/unschedulable, effect: NoSchedule}", (false, false));
+    check("", "{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule, value: '1'}", (false, true));
+    check(", deletionTimestamp: '2030-01-01T00:00:00Z'", "", (true, false));
+}
+
+#[test]
 fn nodes_and_ranges() {
     let node = convert(
         "apiVersion: v1
@@ -219,6 +234,7 @@ status:
         addresses: ["192.168.0.2", "fd00::2", "203.0.113.1"].map(|a| a.parse().unwrap()).into(),
         zone: Some("za".into()),
         pod_cidrs: ["10.1.0.0/24".parse().unwrap()].into(),
+        ..Node::default()
     };
     assert_eq!(node, Ok(Change::Node(expected)));
     let ranges = "apiVersion: networking.k8s.io/v1beta1\nkind: ServiceCIDR\nmetadata: {name: kubernetes}\n";

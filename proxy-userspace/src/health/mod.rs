@@ -1,0 +1,140 @@
+//! Tells load balancers and the kubelet how this node is doing, over HTTP: a port per
+//! service that asks for one, and one for the proxy itself. Ports, paths, answers and
+//! headers are kube-proxy's.
+//!
+//! What is answered is decided in `state`, `ports` and `body`, which do no I/O; `server`
+//! knows nothing but HTTP.
+
+mod body;
+mod ports;
+mod server;
+mod state;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use tracing::{info, warn};
+
+use self::{
+    body::Answer,
+    server::{Asked, Handler, Task},
+};
+pub use self::{
+    ports::{Listen, Ports, ports},
+    state::State,
+};
+use crate::model::{Family, HealthCheck};
+
+/// The servers, and what they tell.
+#[derive(Debug)]
+pub struct Health {
+    board: Arc<Board>,
+    general: Option<Task>,
+    /// A server for each socket that is wanted, bound or still trying.
+    services: BTreeMap<Listen, Task>,
+}
+
+/// What the agent writes and the servers read.
+#[derive(Debug)]
+struct Board {
+    state: Mutex<State>,
+    /// Service health ports.
+    checks: Mutex<HashMap<u16, HealthCheck>>,
+}
+
+impl Health {
+    /// Healthy until a change waits longer than `patience`. Nothing is served yet.
+    pub fn new(patience: Duration) -> Self {
+        let board = Board { state: Mutex::new(State::new(patience)), checks: Mutex::default() };
+        Self { board: Arc::new(board), general: None, services: BTreeMap::new() }
+    }
+
+    /// Serves `/healthz` and `/livez`. A port that is taken is tried again, unless it has
+    /// to be free at once.
+    pub fn serve(&mut self, address: SocketAddr, at_once: bool) -> io::Result<()> {
+        let listen = Listen::general(address);
+        let board = self.board.clone();
+        let handler: Handler = Arc::new(move |asked| board.general(asked));
+        self.general = Some(if at_once {
+            server::start_bound(server::bind(listen)?, handler)
+        } else {
+            server::start(listen, "health of the proxy", handler)
+        });
+        info!(%address, "serving the proxy's health");
+        Ok(())
+    }
+
+    /// Changes wait to be written.
+    pub fn queued(&self) {
+        let now = Instant::now();
+        let mut state = self.board.state();
+        Family::ALL.into_iter().for_each(|family| state.queued(family, now));
+    }
+
+    /// A round of writes is over; some families may have rows left that wait.
+    pub fn synced(&self, is_pending: impl Fn(Family) -> bool) {
+        let (now, wall) = (Instant::now(), Timestamp::now());
+        let mut state = self.board.state();
+        for family in Family::ALL {
+            if is_pending(family) { state.queued(family, now) } else { state.updated(family, wall) }
+        }
+    }
+
+    /// Whether the node may be sent new connections from outside.
+    pub fn set_eligible(&self, eligible: bool) {
+        if self.board.state().set_eligible(eligible) {
+            if eligible {
+                info!("the node stays; load balancers may use it");
+            } else {
+                warn!("the node is going or gone; load balancers are told to leave it");
+            }
+        }
+    }
+
+    /// Answers at exactly these ports for services from here on.
+    pub fn open(&mut self, ports: Ports) {
+        // What the servers tell comes first: a socket that stays may have a new owner.
+        *self.board.checks() = ports.owners;
+        self.services.retain(|listen, _| ports.listens.contains(listen));
+        for listen in ports.listens {
+            let start = || {
+                let board = self.board.clone();
+                server::start(listen, "health of a service", Arc::new(move |asked| board.service(asked)))
+            };
+            self.services.entry(listen).or_insert_with(start);
+        }
+    }
+}
+
+impl Board {
+    // The values are whole at every moment, also after a panic elsewhere.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn checks(&self) -> MutexGuard<'_, HashMap<u16, HealthCheck>> {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn general(&self, asked: &Asked<'_>) -> Option<Answer> {
+        let report = self.state().report(Instant::now(), Timestamp::now());
+        match asked.path {
+            "/healthz" => Some(body::healthz(&report)),
+            "/livez" => Some(body::livez(&report)),
+            _ => None,
+        }
+    }
+
+    fn service(&self, asked: &Asked<'_>) -> Option<Answer> {
+        let healthy = self.state().is_healthy(Instant::now());
+        let checks = self.checks();
+        let check = checks.get(&asked.port)?;
+        Some(body::service(&check.service, check.endpoints_for(asked.family), healthy))
+    }
+}

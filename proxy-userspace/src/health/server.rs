@@ -1,0 +1,176 @@
+//! HTTP for answers that are ready at once. Knows nothing of what they say.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::{
+    errno::Errno,
+    sys::socket::{setsockopt, sockopt},
+};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+use tracing::{debug, info, warn};
+
+use super::{body::Answer, ports::Listen};
+use crate::model::Family;
+
+/// Time between attempts to bind a port that is taken, or an address that is not there yet.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// A client may open connections and say nothing: such are closed in time, and beyond this
+/// number new ones wait, so that no one can use up the agent's descriptors.
+const CONNECTIONS: usize = 256;
+
+/// Pause after the system refused a connection, mostly for want of descriptors.
+const BREATHER: Duration = Duration::from_millis(500);
+
+const BACKLOG: u32 = 128;
+
+/// What a client wants to know, and where it asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    /// The path of the URL.
+    pub(super) path: &'a str,
+    /// The family it came by.
+    pub(super) family: Family,
+    /// The port it came to.
+    pub(super) port: u16,
+}
+
+/// Gives the answer, if there is any at that place.
+pub(super) type Handler = Arc<dyn Fn(&Asked<'_>) -> Option<Answer> + Send + Sync>;
+
+/// A server that ends, with its connections, when this is dropped.
+#[derive(Debug)]
+pub(super) struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Serves on a socket as soon as it can be had. `what` names it in the log.
+pub(super) fn start(listen: Listen, what: &'static str, handler: Handler) -> Task {
+    Task(tokio::spawn(async move {
+        let listener = bound(listen, what).await;
+        serve(listener, handler).await;
+    }))
+}
+
+/// Serves on a socket that is bound already.
+pub(super) fn start_bound(listener: TcpListener, handler: Handler) -> Task {
+    Task(tokio::spawn(serve(listener, handler)))
+}
+
+/// Binds and listens.
+pub(super) fn bind(listen: Listen) -> io::Result<TcpListener> {
+    match bind_as_told(listen) {
+        // A kernel without IPv6 has but one family to listen on.
+        Err(error) if listen.both_families && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
+            let address = (Ipv4Addr::UNSPECIFIED, listen.address.port()).into();
+            bind_as_told(Listen { address, both_families: false })
+        }
+        result => result,
+    }
+}
+
+fn bind_as_told(listen: Listen) -> io::Result<TcpListener> {
+    let socket = match listen.address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => {
+            let socket = TcpSocket::new_v6()?;
+            setsockopt(&socket, sockopt::Ipv6V6Only, &!listen.both_families)?;
+            socket
+        }
+    };
+    // Connections of an earlier agent may linger on the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(listen.address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn bound(listen: Listen, what: &str) -> TcpListener {
+    let address = listen.address;
+    let mut failed = false;
+    loop {
+        match bind(listen) {
+            Ok(listener) => {
+                if failed {
+                    info!(%address, what, "listening at last");
+                }
+                return listener;
+            }
+            Err(error) if failed => debug!(%address, what, %error, "cannot listen"),
+            Err(error) => warn!(%address, what, %error, "cannot listen; trying again"),
+        }
+        failed = true;
+        sleep(RETRY).await;
+    }
+}
+
+async fn serve(listener: TcpListener, handler: Handler) {
+    // Dropped, and the connections with it, when the task is aborted.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(converse(stream, handler.clone()))),
+                Err(error) => {
+                    debug!(%error, "cannot accept a connection");
+                    sleep(BREATHER).await;
+                }
+            },
+            Some(_) = connections.join_next() => (),
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, handler: Handler) {
+    let Ok(local) = stream.local_addr() else { return };
+    // A socket for both families shows IPv4 addresses in their mapped form.
+    let (family, port) = (Family::of(local.ip().to_canonical()), local.port());
+    let answer = service_fn(async |request: Request<Incoming>| {
+        let asked = Asked { path: request.uri().path(), family, port };
+        Ok::<_, Infallible>(respond(handler(&asked)))
+    });
+    // The timer closes connections whose request does not come.
+    let mut builder = http1::Builder::new();
+    if let Err(error) = builder.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).await
+    {
+        debug!(%error, "a connection to a health port ended early");
+    }
+}
+
+fn respond(answer: Option<Answer>) -> Response<Full<Bytes>> {
+    let Some(Answer { ok, weight, body }) = answer else {
+        let mut response = Response::new(Full::from("404 page not found\n"));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        return response;
+    };
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(weight) = weight {
+        headers.insert("X-Load-Balancing-Endpoint-Weight", HeaderValue::from(weight));
+    }
+    response
+}

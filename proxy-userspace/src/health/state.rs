@@ -1,0 +1,133 @@
+//! Whether changes reach the kernel in time, and whether the node is there to stay. Reads
+//! no clock: every question comes with its time.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use crate::model::Family;
+
+/// What the agent has told so far.
+#[derive(Debug)]
+pub struct State {
+    patience: Duration,
+    families: [Progress; 2],
+    eligible: bool,
+}
+
+/// How far one family is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The oldest change that is not written.
+    waiting_since: Option<Instant>,
+    /// Everything was written then.
+    updated: Option<Timestamp>,
+}
+
+/// The state at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The moment.
+    pub now: Timestamp,
+    /// No family is late.
+    pub healthy: bool,
+    /// The node is not about to go.
+    pub eligible: bool,
+    /// IPv4 and IPv6.
+    pub families: [FamilyReport; 2],
+}
+
+/// One family at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyReport {
+    /// Its changes are written, or not late yet.
+    pub healthy: bool,
+    /// When everything was last written, if it ever was.
+    pub updated: Option<Timestamp>,
+}
+
+impl State {
+    /// Healthy, for nothing has happened yet. A change is late after `patience`.
+    pub fn new(patience: Duration) -> Self {
+        Self { patience, families: [Progress::default(); 2], eligible: true }
+    }
+
+    /// A change waits, perhaps after others.
+    pub fn queued(&mut self, family: Family, now: Instant) {
+        self.families[family as usize].waiting_since.get_or_insert(now);
+    }
+
+    /// Everything that waited is written.
+    pub fn updated(&mut self, family: Family, now: Timestamp) {
+        self.families[family as usize] = Progress { waiting_since: None, updated: Some(now) };
+    }
+
+    /// Notes whether the node may be sent new connections from outside. True if that is new.
+    pub fn set_eligible(&mut self, eligible: bool) -> bool {
+        std::mem::replace(&mut self.eligible, eligible) != eligible
+    }
+
+    /// No family is late.
+    pub fn is_healthy(&self, now: Instant) -> bool {
+        self.families.iter().all(|progress| self.in_time(progress, now))
+    }
+
+    /// Everything there is to tell.
+    pub fn report(&self, now: Instant, wall: Timestamp) -> Report {
+        let families = self.families.map(|progress| FamilyReport {
+            healthy: self.in_time(&progress, now),
+            updated: progress.updated,
+        });
+        Report { now: wall, healthy: self.is_healthy(now), eligible: self.eligible, families }
+    }
+
+    fn in_time(&self, progress: &Progress, now: Instant) -> bool {
+        progress.waiting_since.is_none_or(|since| now.saturating_duration_since(since) < self.patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Runs events such as `4q` (a change of IPv4 is queued) and `6u` (IPv6 is written), each
+    /// after so many seconds, and asks for the health of both families.
+    fn check(events: &[(u64, &str)], asked: u64, expected: [bool; 2]) {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut state = State::new(PATIENCE);
+        for (seconds, event) in events {
+            let family = if event.starts_with('4') { Family::V4 } else { Family::V6 };
+            match event.ends_with('q') {
+                true => state.queued(family, at(*seconds)),
+                false => state.updated(family, Timestamp::UNIX_EPOCH),
+            }
+        }
+        let report = state.report(at(asked), Timestamp::UNIX_EPOCH);
+        assert_eq!(report.families.map(|family| family.healthy), expected, "{events:?} at {asked}");
+        assert_eq!(report.healthy, expected == [true, true]);
+        assert_eq!(report.healthy, state.is_healthy(at(asked)));
+    }
+
+    #[test]
+    fn late_is_what_waits_longer_than_the_patience() {
+        check(&[], 1_000, [true, true]);
+        check(&[(0, "4q")], 59, [true, true]);
+        check(&[(0, "4q")], 60, [false, true]);
+        check(&[(0, "4q"), (50, "4q")], 60, [false, true]);
+        check(&[(0, "4q"), (10, "4u"), (50, "4q")], 60, [true, true]);
+        check(&[(0, "4q"), (0, "6q"), (1, "4u")], 60, [true, false]);
+        check(&[(0, "6q"), (100, "6u")], 100, [true, true]);
+    }
+
+    #[test]
+    fn a_change_of_eligibility_is_told_once() {
+        let mut state = State::new(PATIENCE);
+        let eligible = |state: &State| state.report(Instant::now(), Timestamp::UNIX_EPOCH).eligible;
+        assert!(eligible(&state) && !state.set_eligible(true));
+        assert!(state.set_eligible(false) && !state.set_eligible(false));
+        assert!(!eligible(&state));
+    }
+}
