@@ -13,15 +13,11 @@ use crate::workspace::Workspace;
 pub(crate) const SOCKET_LB: [&str; 3] = ["all", "host", "off"];
 
 /// Topics that are not part of the tier, and why. `cargo xtask conformance` runs them all.
-pub(crate) const LEFT_OUT: [(&str, &str); 8] = [
+pub(crate) const LEFT_OUT: [(&str, &str); 4] = [
     ("conntrack", "the runner cannot make connections of an earlier proxy"),
-    ("external-traffic-policy", "the agent serves no health check node ports"),
-    ("health", "the agent serves no health endpoints"),
     ("invalid-input", "the agent restricts no source ranges"),
     ("session-affinity", "the agent keeps no session affinity"),
     ("source-ranges", "the agent restricts no source ranges"),
-    ("terminating", "the agent serves no health check node ports"),
-    ("updates", "the agent serves no health check node ports"),
 ];
 
 /// The runner in one mode, on all topics but those left out.

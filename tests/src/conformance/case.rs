@@ -22,7 +22,7 @@ pub struct Case {
     pub node: Map<String, Value>,
     #[serde(default)]
     pub host_listeners: Vec<HostListener>,
-    pub proxy_state: Option<String>,
+    pub proxy_state: Option<ProxyState>,
     #[serde(default)]
     pub objects: Vec<Value>,
     #[serde(default)]
@@ -57,6 +57,17 @@ pub enum Profile {
 
 pub(super) fn both_profiles() -> Vec<Profile> {
     vec![Profile::Nftables, Profile::Iptables]
+}
+
+/// What the proxy is made to suffer from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum ProxyState {
+    /// Changes of all families wait too long.
+    #[serde(rename = "sync-overdue")]
+    Overdue,
+    /// Changes of IPv6 do.
+    #[serde(rename = "sync-overdue-IPv6")]
+    OverdueV6,
 }
 
 /// A socket that another process of the node holds.

@@ -13,6 +13,7 @@ mod flow;
 mod health;
 mod judge;
 mod objects;
+mod overdue;
 pub mod report;
 mod run;
 mod scene;

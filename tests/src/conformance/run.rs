@@ -6,10 +6,11 @@ use super::{
     flow::{self, Memory},
     health,
     objects::Objects,
+    overdue,
     scene::Scene,
 };
 use crate::agent::SocketLb;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 /// What came out of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,9 +44,6 @@ fn reason_to_skip(case: &Case) -> Option<&'static str> {
 }
 
 fn play(case: &Case, socket_lb: SocketLb) -> Result<()> {
-    if let Some(state) = &case.proxy_state {
-        bail!("the runner cannot bring about proxyState {state}");
-    }
     let entries = conntrack::flows(case)?;
     let mut objects = Objects::new(&case.objects, &case.node);
     let mut scene = Scene::build(case, &entries, socket_lb).context("build the scene")?;
@@ -55,6 +53,9 @@ fn play(case: &Case, socket_lb: SocketLb) -> Result<()> {
     scene.agent.wait_in_sync()?;
     if let Some(conntrack) = &case.conntrack {
         conntrack::check(&mut scene, case, conntrack, &entries)?;
+    }
+    if let Some(state) = case.proxy_state {
+        overdue::bring_about(&mut scene.agent, objects.all(), state)?;
     }
     check(&scene, &case.flows, &case.health, &mut memory)?;
     for (number, step) in case.steps.iter().enumerate() {

@@ -4,6 +4,7 @@
 use super::{
     case::{Case, Flow, Via},
     objects::{endpoints, slice_ports},
+    overdue,
 };
 use crate::{
     agent::{Agent, SocketLb},
@@ -35,7 +36,11 @@ impl Scene {
     pub(super) fn build(case: &Case, more: &[Flow], socket_lb: SocketLb) -> Result<Self> {
         let name = case.node.get("name").and_then(Value::as_str).context("the node has no name")?;
         let addresses: Vec<IpAddr> = serde_json::from_value(case.node["addresses"].clone())?;
-        let agent = Agent::prepare(name, &kube_proxy(&case.config), &Agent::small(socket_lb))?;
+        let (mut kube_proxy, mut shunt) = (kube_proxy(&case.config), Agent::small(socket_lb));
+        if case.proxy_state.is_some() {
+            overdue::configure(&mut kube_proxy, &mut shunt);
+        }
+        let agent = Agent::prepare(name, &kube_proxy, &shunt)?;
         let inside = Worker::start(Some(&agent.cgroup))?;
         let outside = Worker::start(None)?;
         let stage = Stage::build(&addresses)?;
