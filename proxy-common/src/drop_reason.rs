@@ -48,6 +48,10 @@ drop_reasons! {
     NoNodeAddress = 8, "no-node-address";
     /// The host has no route to the backend; silently dropped.
     NoRoute = 9, "no-route";
+    /// The client is outside the service's loadBalancerSourceRanges; silently dropped.
+    SourceNotAllowed = 10, "source-not-allowed";
+    /// More clients had to be refused than this CPU answers in a second; silently dropped.
+    RejectRateLimited = 11, "reject-rate-limited";
 }
 
 #[cfg(test)]

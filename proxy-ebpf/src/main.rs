@@ -1,6 +1,6 @@
 //! The programs that carry service traffic.
 //!
-//! `tc.rs` and `sock.rs` are the entry points: they wrap the kernel's context, call a
+//! `tc.rs`, `sock.rs` and `bind.rs` are the entry points: they wrap the kernel's context, call a
 //! pipeline, count, and turn the verdict into an action. `pipeline.rs` lists the stages.
 //! Everything below is generic over the address family and the kind of packet.
 #![no_std]
@@ -8,6 +8,7 @@
 // One instruction of assembly, see `packet::bounded`; the BPF target is built with unstable features on.
 #![feature(asm_experimental_arch)]
 
+mod bind;
 mod maps;
 mod packet;
 mod pipeline;

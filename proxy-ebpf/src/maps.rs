@@ -10,6 +10,7 @@ use aya_ebpf::{
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6,
     maps::{
+        affinity::{self, Affinity, AffinityKey},
         backends::{self, Backend},
         conntrack::{self, CtEntry, CtKey},
         devices::{self, Device},
@@ -19,6 +20,7 @@ use proxy_common::{
         settings::Settings,
         slots,
         socket_flows::{self, SocketFlow, SocketFlowKey},
+        source_ranges,
     },
 };
 
@@ -31,80 +33,60 @@ type Backends<A> = Array<Backend<A>, { backends::CAPACITY as usize }, MMAPABLE>;
 type Conntrack<A> = LruHashMap<CtKey<A>, CtEntry<A>, { conntrack::CAPACITY as usize }>;
 type NodeAddresses<A> = HashMap<A, u32, { node_addresses::CAPACITY as usize }, NO_PREALLOC>;
 type ServiceCidrs<A> = LpmTrie<A, u32, { service_cidrs::CAPACITY as usize }>;
+type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY as usize }>;
+type SourceRanges<A> = LpmTrie<ServiceAddr<A>, u32, { source_ranges::CAPACITY as usize }>;
 type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows::CAPACITY as usize }>;
 
-/// Declares the maps of both families and ties them to the address type.
+/// What a row of `source_ranges` matches: `SourceRange` without the length, which aya's key has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ServiceAddr<A> {
+    service: u32,
+    addr: A,
+}
+
+/// Declares the maps of a family and ties them to its address type.
 macro_rules! family {
-    ($addr:ty, $frontends:ident, $slots:ident, $backends:ident, $conntrack:ident, $node_addresses:ident,
-     $service_cidrs:ident, $socket_flows:ident) => {
-        #[btf_map]
-        static $frontends: Frontends<$addr> = Frontends::new();
-        #[btf_map]
-        static $slots: Slots = Slots::new();
-        #[btf_map]
-        static $backends: Backends<$addr> = Backends::new();
-        #[btf_map]
-        static $conntrack: Conntrack<$addr> = Conntrack::new();
-        #[btf_map]
-        static $node_addresses: NodeAddresses<$addr> = NodeAddresses::new();
-        #[btf_map]
-        static $service_cidrs: ServiceCidrs<$addr> = ServiceCidrs::new();
-        #[btf_map]
-        static $socket_flows: SocketFlows<$addr> = SocketFlows::new();
+    ($addr:ty: $($table:ident = $name:ident: $type:ty;)+) => {
+        $(
+            #[btf_map]
+            static $name: $type = <$type>::new();
+        )+
 
         impl Tables for $addr {
-            #[inline(always)]
-            fn frontends() -> &'static Frontends<Self> {
-                &$frontends
-            }
-            #[inline(always)]
-            fn slots() -> &'static Slots {
-                &$slots
-            }
-            #[inline(always)]
-            fn backends() -> &'static Backends<Self> {
-                &$backends
-            }
-            #[inline(always)]
-            fn conntrack() -> &'static Conntrack<Self> {
-                &$conntrack
-            }
-            #[inline(always)]
-            fn node_addresses() -> &'static NodeAddresses<Self> {
-                &$node_addresses
-            }
-            #[inline(always)]
-            fn service_cidrs() -> &'static ServiceCidrs<Self> {
-                &$service_cidrs
-            }
-            #[inline(always)]
-            fn socket_flows() -> &'static SocketFlows<Self> {
-                &$socket_flows
-            }
+            $(
+                #[inline(always)]
+                fn $table() -> &'static $type {
+                    &$name
+                }
+            )+
         }
     };
 }
 
-family!(
-    Ip4,
-    FRONTENDS_V4,
-    SLOTS_V4,
-    BACKENDS_V4,
-    CONNTRACK_V4,
-    NODE_ADDRS_V4,
-    SERVICE_CIDR_V4,
-    SOCK_FLOWS_V4
-);
-family!(
-    Ip6,
-    FRONTENDS_V6,
-    SLOTS_V6,
-    BACKENDS_V6,
-    CONNTRACK_V6,
-    NODE_ADDRS_V6,
-    SERVICE_CIDR_V6,
-    SOCK_FLOWS_V6
-);
+family! { Ip4:
+    frontends = FRONTENDS_V4: Frontends<Ip4>;
+    slots = SLOTS_V4: Slots;
+    backends = BACKENDS_V4: Backends<Ip4>;
+    conntrack = CONNTRACK_V4: Conntrack<Ip4>;
+    node_addresses = NODE_ADDRS_V4: NodeAddresses<Ip4>;
+    service_cidrs = SERVICE_CIDR_V4: ServiceCidrs<Ip4>;
+    source_ranges = SRC_RANGES_V4: SourceRanges<Ip4>;
+    affinity = AFFINITY_V4: Affinities<Ip4>;
+    socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
+}
+
+family! { Ip6:
+    frontends = FRONTENDS_V6: Frontends<Ip6>;
+    slots = SLOTS_V6: Slots;
+    backends = BACKENDS_V6: Backends<Ip6>;
+    conntrack = CONNTRACK_V6: Conntrack<Ip6>;
+    node_addresses = NODE_ADDRS_V6: NodeAddresses<Ip6>;
+    service_cidrs = SERVICE_CIDR_V6: ServiceCidrs<Ip6>;
+    source_ranges = SRC_RANGES_V6: SourceRanges<Ip6>;
+    affinity = AFFINITY_V6: Affinities<Ip6>;
+    socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
+}
 
 #[btf_map]
 static DEVICES: HashMap<u32, Device, { devices::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
@@ -112,9 +94,19 @@ static DEVICES: HashMap<u32, Device, { devices::CAPACITY as usize }, NO_PREALLOC
 static SETTINGS: Array<Settings, 1> = Array::new();
 #[btf_map]
 static DROPS: PerCpuArray<u64, { DropReason::ALL.len() }> = PerCpuArray::new();
+#[btf_map]
+static REJECT_BUDGET: PerCpuArray<Budget, 1> = PerCpuArray::new();
 /// Read by user space alone; declared here so that one object carries every layout.
 #[btf_map]
 static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
+
+/// A token bucket.
+#[repr(C)]
+pub struct Budget {
+    /// When tokens were last added, in nanoseconds since boot.
+    pub filled: u64,
+    pub tokens: u64,
+}
 
 /// The maps of one address family.
 pub trait Tables: Addr {
@@ -124,6 +116,8 @@ pub trait Tables: Addr {
     fn conntrack() -> &'static Conntrack<Self>;
     fn node_addresses() -> &'static NodeAddresses<Self>;
     fn service_cidrs() -> &'static ServiceCidrs<Self>;
+    fn source_ranges() -> &'static SourceRanges<Self>;
+    fn affinity() -> &'static Affinities<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
 }
 
@@ -173,6 +167,32 @@ pub fn node_address<A: Tables>(addr: &A) -> Option<u32> {
 #[inline(always)]
 pub fn in_service_cidr<A: Tables>(addr: &A) -> bool {
     A::service_cidrs().get(&Key::new(A::BITS, *addr)).is_some()
+}
+
+/// True if `addr` may use the load-balancer addresses of a service with source ranges.
+#[inline(always)]
+pub fn in_source_ranges<A: Tables>(service: u32, addr: &A) -> bool {
+    let bits = source_ranges::SERVICE_BITS + A::BITS;
+    A::source_ranges().get(&Key::new(bits, ServiceAddr { service, addr: *addr })).is_some()
+}
+
+#[inline(always)]
+pub fn affinity<A: Tables>(key: &AffinityKey<A>) -> Option<&'static mut Affinity> {
+    // SAFETY: as for conntrack rows.
+    unsafe { A::affinity().get_ptr_mut(key).map(|p| &mut *p) }
+}
+
+#[inline(always)]
+pub fn put_affinity<A: Tables>(key: &AffinityKey<A>, affinity: &Affinity) {
+    // A client whose row does not fit is served like one that comes for the first time.
+    let _ = A::affinity().insert(key, affinity, 0);
+}
+
+/// Answers this CPU may still give to refused clients.
+#[inline(always)]
+pub fn reject_budget() -> Option<&'static mut Budget> {
+    // SAFETY: the slot belongs to this CPU; see `count_drop`.
+    REJECT_BUDGET.get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 
 #[inline(always)]

@@ -8,7 +8,7 @@ use proxy_common::{
     DropReason, Tuple,
     maps::{
         conntrack::{CtKey, EGRESS, INGRESS, Role, flags},
-        frontends::{ClientClass, Frontend},
+        frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
     },
 };
 
@@ -17,11 +17,11 @@ use crate::{
     packet::Packet,
     stage::{
         classify::{self, PodRange},
-        conntrack,
-        lookup::{Lookup, lookup},
+        conntrack, echo,
+        lookup::lookup,
         nat,
         network::Network,
-        output::{self, Output},
+        output::{self, How, Output},
         parse::{Parsed, parse},
         reject,
         select::{Refusal, select},
@@ -34,94 +34,90 @@ pub trait Family: Network + PodRange + SnatAddress {}
 impl<A: Network + PodRange + SnatAddress> Family for A {}
 
 /// What becomes of a packet.
-pub enum Verdict {
-    /// It goes on, rewritten or not.
-    Output(Output),
-    /// Nobody hears of it again.
-    Drop(DropReason),
-    /// It has been turned into a refusal, which goes this way.
-    Rejected(DropReason, Output),
+pub struct Verdict {
+    pub output: Output,
+    /// It was refused, and why; if it goes on all the same, it is the answer to its sender.
+    pub refused: Option<DropReason>,
 }
 
-const CONTINUE: Verdict = Verdict::Output(Output::Continue);
-
-/// How a stage that did not hand the packet on ended.
-enum Stop {
-    Drop(DropReason),
-    Reject(DropReason),
-}
-
-impl From<DropReason> for Stop {
+impl From<Output> for Verdict {
     #[inline(always)]
-    fn from(reason: DropReason) -> Self {
-        Stop::Drop(reason)
-    }
-}
-
-impl From<Refusal> for Stop {
-    #[inline(always)]
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Reject(reason) => Stop::Reject(reason),
-            Refusal::Drop(reason) => Stop::Drop(reason),
-        }
+    fn from(output: Output) -> Self {
+        Self { output, refused: None }
     }
 }
 
 /// A packet enters the host's stack.
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(parsed) = parse::<P, A>(packet) else { return CONTINUE };
+    let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
+    let back = Output::by(How::Transmit, packet.ifindex());
+    if transport.proto == A::ICMP {
+        return if echo::answer(packet, &transport) { back } else { Output::CONTINUE }.into();
+    }
+    let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
     match enter(packet, &parsed) {
-        Ok(output) => Verdict::Output(output),
-        Err(Stop::Drop(reason)) => Verdict::Drop(reason),
-        Err(Stop::Reject(reason)) => refuse(packet, &parsed, reason, Output::Transmit(packet.ifindex())),
+        Ok(output) => output.into(),
+        Err(refusal) => refuse(packet, &parsed, &refusal, back),
     }
 }
 
 /// A packet leaves the host's stack.
 #[inline(always)]
 pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(parsed) = parse::<P, A>(packet) else { return CONTINUE };
+    let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
+    let back = Output::by(How::Receive, packet.ifindex());
+    if transport.proto == A::ICMP {
+        let answered = packet.ingress_ifindex() == 0 && echo::answer(packet, &transport);
+        return if answered { back } else { Output::CONTINUE }.into();
+    }
+    let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
     match leave(packet, &parsed) {
-        Ok(output) => Verdict::Output(output),
-        Err(Stop::Drop(reason)) => Verdict::Drop(reason),
-        Err(Stop::Reject(reason)) => refuse(packet, &parsed, reason, Output::Receive(packet.ifindex())),
+        Ok(output) => output.into(),
+        Err(refusal) => refuse(packet, &parsed, &refusal, back),
     }
 }
 
 #[inline(always)]
-fn refuse<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, reason: DropReason, back: Output) -> Verdict {
-    match reject::reject(packet, parsed) {
-        Ok(true) => Verdict::Rejected(reason, back),
-        Ok(false) | Err(_) => Verdict::Drop(reason),
+fn refuse<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusal, back: Output) -> Verdict {
+    if !refusal.reject {
+        return Verdict { output: Output::DROP, refused: Some(refusal.reason) };
     }
+    if !reject::within_budget() {
+        return Verdict { output: Output::DROP, refused: Some(DropReason::RejectRateLimited) };
+    }
+    let answered = reject::reject(packet, parsed).unwrap_or(false);
+    Verdict { output: if answered { back } else { Output::DROP }, refused: Some(refusal.reason) }
 }
 
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
-fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Stop> {
+fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
     if let Some(entry) = conntrack::find(parsed, INGRESS) {
         let (to_host, ifindex) = (entry.role == Role::REV_HOST.0, entry.ifindex);
         nat::rewrite(packet, parsed, &entry.target(parsed.tuple.proto))?;
         if to_host {
             output::address_to(packet, ifindex)?;
-            return Ok(Output::Receive(ifindex));
+            return Ok(Output::by(How::Receive, ifindex));
         }
-        return Ok(Output::Continue);
+        return Ok(Output::CONTINUE);
     }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::Continue) };
-    let class = classify::classify(&parsed.tuple.src, packet.ifindex());
-    let choice = select::<A>(frontend, class)?;
+    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::CONTINUE) };
+    let client = parsed.tuple.src;
+    if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
+        return Err(DropReason::SourceNotAllowed.into());
+    }
+    let class = classify::classify(&client, packet.ifindex());
+    let choice = select(frontend, class, &client)?;
     let target = conntrack::create(parsed, frontend.service, &choice)?;
     nat::rewrite(packet, parsed, &target)?;
-    Ok(Output::Continue)
+    Ok(Output::CONTINUE)
 }
 
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
 /// socket hooks did not translate.
 #[inline(always)]
-fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Stop> {
+fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
     if let Some(entry) = conntrack::find(parsed, EGRESS) {
         let of_host = entry.role == Role::HOST.0;
         let target = if entry.flags & flags::SNAT_PENDING != 0 {
@@ -134,24 +130,19 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
             return send_from_host(packet, parsed, &target, out);
         }
         nat::rewrite(packet, parsed, &target)?;
-        return Ok(Output::Continue);
+        return Ok(Output::CONTINUE);
     }
     if packet.ingress_ifindex() != 0 {
-        return Ok(Output::Continue);
+        return Ok(Output::CONTINUE);
     }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::Continue) };
+    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::CONTINUE) };
     let (target, out) = connect_from_host(packet, parsed, frontend)?;
     send_from_host(packet, parsed, &target, out)
 }
 
 #[inline(always)]
-fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend>, Stop> {
-    match lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto) {
-        Lookup::Frontend(frontend) => Ok(Some(frontend)),
-        Lookup::Reject(reason) => Err(Stop::Reject(reason)),
-        Lookup::Drop(reason) => Err(Stop::Drop(reason)),
-        Lookup::None => Ok(None),
-    }
+fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend>, Refusal> {
+    lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto)
 }
 
 /// Enters the two rows of a host process's connection; returns the tuple of its packets
@@ -161,9 +152,9 @@ fn connect_from_host<P: Packet, A: Family>(
     packet: &P,
     parsed: &Parsed<A>,
     frontend: &Frontend,
-) -> Result<(Tuple<A>, u32), Stop> {
-    let choice = select::<A>(frontend, ClientClass::Node)?;
+) -> Result<(Tuple<A>, u32), Refusal> {
     let original = &parsed.tuple;
+    let choice = select(frontend, ClientClass::Node, &original.src)?;
     let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &target)?;
     let reply_to = original.reversed();
@@ -186,11 +177,11 @@ fn send_from_host<P: Packet, A: Family>(
     parsed: &Parsed<A>,
     target: &Tuple<A>,
     out: u32,
-) -> Result<Output, Stop> {
+) -> Result<Output, Refusal> {
     nat::rewrite(packet, parsed, target)?;
     if out == output::LOOPBACK {
         output::address_to(packet, out)?;
-        return Ok(Output::Receive(out));
+        return Ok(Output::by(How::Receive, out));
     }
-    Ok(Output::Neighbour(out))
+    Ok(Output::by(How::Neighbour, out))
 }

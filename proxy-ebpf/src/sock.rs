@@ -4,13 +4,16 @@
 //! What must be dropped is left alone here: the packet path drops it, in silence.
 
 use aya_ebpf::{
-    EbpfContext as _, bindings::bpf_sock_addr, helpers::generated as helper, macros::cgroup_sock_addr,
+    EbpfContext as _,
+    bindings::{bpf_sock, bpf_sock_addr},
+    helpers::generated as helper,
+    macros::cgroup_sock_addr,
     programs::SockAddrContext,
 };
 use proxy_common::{
     Addr as _, Ip4, Ip6,
     maps::{
-        frontends::Frontend,
+        frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
     },
     proto,
@@ -20,15 +23,15 @@ use crate::{
     maps::{self, Tables},
     stage::{
         classify,
-        lookup::{Lookup, lookup},
+        lookup::lookup,
         select::{Refusal, select},
     },
 };
 
 /// The hook lets the call go on.
-const ALLOW: i32 = 1;
+pub const ALLOW: i32 = 1;
 /// The hook makes the call fail.
-const REFUSE: i32 = 0;
+pub const REFUSE: i32 = 0;
 const ECONNREFUSED: i32 = 111;
 
 macro_rules! hooks {
@@ -71,11 +74,9 @@ struct Peer<A> {
 #[inline(always)]
 fn socket4(ctx: &SockAddrContext, stage: Stage) -> i32 {
     let sock = ctx.sock_addr;
-    // SAFETY: the context is valid while the program runs, and IPv4 hooks may use this field.
-    let word = unsafe { (*sock).user_ip4 };
-    let peer = Peer { addr: Ip4 { octets: word.to_ne_bytes() }, port: port(sock) };
+    let peer = Peer { addr: user_ip4(sock), port: port(sock) };
     translate(ctx, stage, peer, |peer: Peer<Ip4>| {
-        // SAFETY: as above; the hook may change address and port.
+        // SAFETY: the context is valid while the program runs; the hook may change address and port.
         unsafe { (*sock).user_ip4 = u32::from_ne_bytes(peer.addr.octets) };
         set_port(sock, peer.port);
     })
@@ -84,40 +85,106 @@ fn socket4(ctx: &SockAddrContext, stage: Stage) -> i32 {
 #[inline(always)]
 fn socket6(ctx: &SockAddrContext, stage: Stage) -> i32 {
     let sock = ctx.sock_addr;
-    // SAFETY: the context is valid while the program runs, and IPv6 hooks may use this field.
-    let w = unsafe { [(*sock).user_ip6[0], (*sock).user_ip6[1], (*sock).user_ip6[2], (*sock).user_ip6[3]] };
-    // An IPv6 socket reaches IPv4 through mapped addresses, and the IPv4 hooks are not called for it.
-    if w[0] == 0 && w[1] == 0 && w[2] == 0xffffu32.to_be() {
-        let peer = Peer { addr: Ip4 { octets: w[3].to_ne_bytes() }, port: port(sock) };
-        return translate(ctx, stage, peer, |peer: Peer<Ip4>| {
-            // SAFETY: as above; the hook may change address and port.
+    match user_ip6(sock) {
+        // The IPv4 hooks are not called for an IPv6 socket that speaks IPv4.
+        Err(mapped) => translate(ctx, stage, Peer { addr: mapped, port: port(sock) }, |peer: Peer<Ip4>| {
+            // SAFETY: as in `socket4`.
             unsafe { (*sock).user_ip6[3] = u32::from_ne_bytes(peer.addr.octets) };
             set_port(sock, peer.port);
-        });
+        }),
+        Ok(addr) => translate(ctx, stage, Peer { addr, port: port(sock) }, |peer: Peer<Ip6>| {
+            let words = peer.addr.words();
+            // SAFETY: as in `socket4`; each word is written on its own, as the kernel demands.
+            unsafe {
+                (*sock).user_ip6[0] = words[0];
+                (*sock).user_ip6[1] = words[1];
+                (*sock).user_ip6[2] = words[2];
+                (*sock).user_ip6[3] = words[3];
+            }
+            set_port(sock, peer.port);
+        }),
     }
-    let mut octets = [0; 16];
-    for i in 0..4 {
-        let [a, b, c, d] = w[i].to_ne_bytes();
-        octets[i * 4] = a;
-        octets[i * 4 + 1] = b;
-        octets[i * 4 + 2] = c;
-        octets[i * 4 + 3] = d;
+}
+
+/// The IPv4 address in the socket's call.
+#[inline(always)]
+pub fn user_ip4(sock: *mut bpf_sock_addr) -> Ip4 {
+    // SAFETY: the context is valid while the program runs, and IPv4 hooks may use this field.
+    Ip4 { octets: unsafe { (*sock).user_ip4 }.to_ne_bytes() }
+}
+
+/// The IPv6 address in the socket's call, or the IPv4 address mapped into it.
+#[inline(always)]
+pub fn user_ip6(sock: *mut bpf_sock_addr) -> Result<Ip6, Ip4> {
+    // SAFETY: the context is valid while the program runs, and IPv6 hooks may use this field.
+    let words =
+        unsafe { [(*sock).user_ip6[0], (*sock).user_ip6[1], (*sock).user_ip6[2], (*sock).user_ip6[3]] };
+    if words[0] == 0 && words[1] == 0 && words[2] == 0xffffu32.to_be() {
+        return Err(Ip4 { octets: words[3].to_ne_bytes() });
     }
-    translate(ctx, stage, Peer { addr: Ip6 { octets }, port: port(sock) }, |peer: Peer<Ip6>| {
-        let words = peer.addr.words();
-        // SAFETY: as above; each word is written on its own, as the kernel demands.
-        unsafe {
-            (*sock).user_ip6[0] = words[0];
-            (*sock).user_ip6[1] = words[1];
-            (*sock).user_ip6[2] = words[2];
-            (*sock).user_ip6[3] = words[3];
-        }
-        set_port(sock, peer.port);
-    })
+    Ok(from_words(words))
 }
 
 #[inline(always)]
-fn port(sock: *mut bpf_sock_addr) -> u16 {
+fn from_words(words: [u32; 4]) -> Ip6 {
+    let mut octets = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        octets[i] = words[i / 4].to_ne_bytes()[i % 4];
+        i += 1;
+    }
+    Ip6 { octets }
+}
+
+/// What stands for the client of a socket.
+trait Client: Tables {
+    /// The address the socket is bound to, unspecified if none.
+    fn bound(sk: *mut bpf_sock) -> Self;
+    /// An address that nobody can have, one for each network namespace.
+    fn of_netns(cookie: u64) -> Self;
+}
+
+impl Client for Ip4 {
+    #[inline(always)]
+    fn bound(sk: *mut bpf_sock) -> Self {
+        // SAFETY: the kernel gives every socket hook a valid socket.
+        Ip4 { octets: unsafe { (*sk).src_ip4 }.to_ne_bytes() }
+    }
+
+    #[inline(always)]
+    fn of_netns(cookie: u64) -> Self {
+        // 0.0.0.0/8 is never a source on the wire (RFC 1122 §3.2.1.3).
+        let [_, b, c, d] = (cookie as u32).to_be_bytes();
+        Ip4 { octets: [0, b, c, d] }
+    }
+}
+
+impl Client for Ip6 {
+    #[inline(always)]
+    fn bound(sk: *mut bpf_sock) -> Self {
+        // SAFETY: the kernel gives every socket hook a valid socket.
+        from_words(unsafe { [(*sk).src_ip6[0], (*sk).src_ip6[1], (*sk).src_ip6[2], (*sk).src_ip6[3]] })
+    }
+
+    #[inline(always)]
+    fn of_netns(cookie: u64) -> Self {
+        // ::/64 is reserved (RFC 4291 §4).
+        from_words([0, 0, ((cookie >> 32) as u32).to_be(), (cookie as u32).to_be()])
+    }
+}
+
+/// Whom affinity goes by: the address the socket is bound to, as the packet path would
+/// see it. One that is not bound gets its address only after the hook; then all of its
+/// network namespace count as one client, which for a pod is the same.
+#[inline(always)]
+fn client<A: Client>(ctx: &SockAddrContext, netns: u64) -> A {
+    // SAFETY: the context is valid while the program runs.
+    let bound = A::bound(unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk });
+    if bound.is_unspecified() { A::of_netns(netns) } else { bound }
+}
+
+#[inline(always)]
+pub fn port(sock: *mut bpf_sock_addr) -> u16 {
     // SAFETY: the context is valid while the program runs; the port is in the low half, network order.
     u16::from_be(unsafe { (*sock).user_port } as u16)
 }
@@ -129,7 +196,7 @@ fn set_port(sock: *mut bpf_sock_addr, port: u16) {
 }
 
 #[inline(always)]
-fn translate<A: Tables>(
+fn translate<A: Client>(
     ctx: &SockAddrContext,
     stage: Stage,
     peer: Peer<A>,
@@ -159,13 +226,14 @@ fn translate<A: Tables>(
     let netns = unsafe { helper::bpf_get_netns_cookie(ctx.as_ptr()) };
     let Some(class) = classify::classify_socket(netns) else { return ALLOW };
     let frontend = match lookup(peer.addr, peer.port, proto) {
-        Lookup::Frontend(frontend) => frontend,
-        Lookup::Reject(reason) => {
-            maps::count_drop(reason);
-            return refuse();
-        }
-        Lookup::Drop(_) | Lookup::None => return ALLOW,
+        Ok(Some(frontend)) => frontend,
+        Ok(None) => return ALLOW,
+        Err(refusal) => return refuse(refusal),
     };
+    if frontend.flags & SOURCE_RANGES != 0 && class != ClientClass::Node {
+        // Whether a pod is in the ranges shows in its packets: a socket may have no address yet.
+        return ALLOW;
+    }
     let there = key(&peer, TO_BACKEND);
     if stage == Stage::Send
         && let Some(known) = known_backend(&there, frontend)
@@ -173,7 +241,7 @@ fn translate<A: Tables>(
         replace(known);
         return ALLOW;
     }
-    match select::<A>(frontend, class) {
+    match select(frontend, class, &client(ctx, netns)) {
         Ok(choice) => {
             let backend = Peer { addr: choice.backend.addr, port: choice.backend.port };
             let flow = |peer: &Peer<A>| SocketFlow {
@@ -190,11 +258,7 @@ fn translate<A: Tables>(
             replace(backend);
             ALLOW
         }
-        Err(Refusal::Reject(reason)) => {
-            maps::count_drop(reason);
-            refuse()
-        }
-        Err(Refusal::Drop(_)) => ALLOW,
+        Err(refusal) => refuse(refusal),
     }
 }
 
@@ -207,9 +271,14 @@ fn known_backend<A: Tables>(key: &SocketFlowKey<A>, frontend: &Frontend) -> Opti
     same.then_some(Peer { addr: flow.addr, port: flow.port })
 }
 
-/// Connection refused, as a reset or an ICMP error would have it.
+/// Connection refused, as a reset or an ICMP error would have it. What is to be met with
+/// silence is left to the packet path.
 #[inline(always)]
-fn refuse() -> i32 {
+fn refuse(refusal: Refusal) -> i32 {
+    if !refusal.reject {
+        return ALLOW;
+    }
+    maps::count_drop(refusal.reason);
     // SAFETY: the helper has no preconditions in these hooks (kernel 5.18 and later).
     unsafe { helper::bpf_set_retval(-ECONNREFUSED) };
     REFUSE

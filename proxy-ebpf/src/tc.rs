@@ -13,7 +13,10 @@ use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
     pipeline::{Verdict, egress, ingress},
-    stage::{network::Network as _, output::Output},
+    stage::{
+        network::Network as _,
+        output::{How, Output},
+    },
 };
 
 macro_rules! entry_points {
@@ -47,30 +50,19 @@ entry_points! {
 /// after ours, at TCX as with clsact filters.
 #[inline(always)]
 fn act(ctx: &TcContext, ifindex: u32, verdict: Verdict) -> i32 {
-    match verdict {
-        Verdict::Output(output) => send(output),
-        Verdict::Drop(reason) => {
-            maps::count_drop(reason);
-            debug!(ctx, "dropped a packet on interface {}: reason {}", ifindex, reason as u32);
-            TC_ACT_SHOT
-        }
-        Verdict::Rejected(reason, output) => {
-            maps::count_drop(reason);
-            debug!(ctx, "refused a packet on interface {}: reason {}", ifindex, reason as u32);
-            send(output)
-        }
+    if let Some(reason) = verdict.refused {
+        maps::count_drop(reason);
+        debug!(ctx, "refused a packet on interface {}: reason {}", ifindex, reason as u32);
     }
-}
-
-#[inline(always)]
-fn send(output: Output) -> i32 {
+    let Output { how, ifindex } = verdict.output;
     // SAFETY: the helpers only note the interface; the kernel checks it when the program has ended.
     let action = unsafe {
-        match output {
-            Output::Continue => return TC_ACT_UNSPEC,
-            Output::Neighbour(ifindex) => helper::bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0),
-            Output::Transmit(ifindex) => helper::bpf_redirect(ifindex, 0),
-            Output::Receive(ifindex) => helper::bpf_redirect(ifindex, u64::from(BPF_F_INGRESS)),
+        match how {
+            How::Continue => return TC_ACT_UNSPEC,
+            How::Drop => return TC_ACT_SHOT,
+            How::Neighbour => helper::bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0),
+            How::Transmit => helper::bpf_redirect(ifindex, 0),
+            How::Receive => helper::bpf_redirect(ifindex, u64::from(BPF_F_INGRESS)),
         }
     };
     action as i32

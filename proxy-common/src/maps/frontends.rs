@@ -41,12 +41,20 @@ pub struct Frontend {
     pub affinity_secs: u32,
     /// A [`Kind`].
     pub kind: u8,
+    /// Bits of [`flags`].
+    pub flags: u8,
     /// Zero.
-    pub pad: [u8; 3],
+    pub pad: u16,
 }
 
 assert_size!(FrontendKey<Ip4> = 8, FrontendKey<Ip6> = 20, Frontend = 32);
 pod!(FrontendKey<A>, Frontend);
+
+/// Bits of [`Frontend::flags`].
+pub mod flags {
+    /// Only sources in `source_ranges` may use it.
+    pub const SOURCE_RANGES: u8 = 1;
+}
 
 /// Which face of a service a frontend is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,6 +113,9 @@ impl ClientRule {
     pub const SNAT: u32 = 2;
     /// With no backend to choose from, drop silently; else refuse.
     pub const DROP: u32 = 4;
+
+    /// May not use the frontend at all: outside the service's source ranges.
+    pub const DENY: u32 = 8;
 
     const BITS: u32 = 4;
 

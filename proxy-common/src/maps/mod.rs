@@ -5,6 +5,7 @@
 //! A change of a layout raises [`LAYOUT_VERSION`], which is part of the pin path: two
 //! versions of the agent never read each other's bytes.
 
+pub mod affinity;
 pub mod backends;
 pub mod conntrack;
 pub mod devices;
@@ -15,6 +16,7 @@ pub mod services;
 pub mod settings;
 pub mod slots;
 pub mod socket_flows;
+pub mod source_ranges;
 
 /// Part of the path under which maps are pinned.
 pub const LAYOUT_VERSION: u32 = 1;

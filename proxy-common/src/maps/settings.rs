@@ -41,6 +41,8 @@ pub mod flags {
     pub const SOCKET_LB_HOST: u32 = 8;
     /// Socket LB serves processes in other network namespaces.
     pub const SOCKET_LB_PODS: u32 = 16;
+    /// ClusterIPs answer ICMP echo.
+    pub const ANSWER_ECHO: u32 = 32;
 }
 
 assert_size!(Settings = 48);

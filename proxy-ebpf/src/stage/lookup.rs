@@ -8,43 +8,34 @@ use proxy_common::{
     },
 };
 
+use super::select::Refusal;
 use crate::maps::{self, Tables};
 
-/// What a destination is to us.
-pub enum Lookup {
-    /// A service answers here.
-    Frontend(&'static Frontend),
-    /// Nobody answers here, and the client is told so.
-    Reject(DropReason),
-    /// Nobody answers here.
-    Drop(DropReason),
-    /// Not ours.
-    None,
-}
-
+/// The frontend at a destination, if it is ours at all.
+///
+/// # Errors
+/// Why nobody may answer there.
 #[inline(always)]
-pub fn lookup<A: Tables>(addr: A, port: u16, proto: u8) -> Lookup {
+pub fn lookup<A: Tables>(addr: A, port: u16, proto: u8) -> Result<Option<&'static Frontend>, Refusal> {
     let mut key = FrontendKey { addr, port, proto, pad: 0 };
-    if let Some(frontend) = maps::frontend(&key) {
-        return Lookup::Frontend(frontend);
+    let exact = maps::frontend(&key);
+    if exact.is_some() {
+        return Ok(exact);
     }
-    let owned = maps::node_address(&addr);
-    if let Some(flags) = owned {
-        if flags & NODE_PORTS != 0 {
-            key.addr = A::default();
-            if let Some(frontend) = maps::frontend(&key) {
-                return Lookup::Frontend(frontend);
-            }
-        }
+    if let Some(flags) = maps::node_address(&addr) {
         // Whatever else the host serves on its own address is the host's business.
-        return Lookup::None;
+        if flags & NODE_PORTS == 0 {
+            return Ok(None);
+        }
+        key.addr = A::default();
+        return Ok(maps::frontend(&key));
     }
-    key = FrontendKey { addr, port: 0, proto: 0, pad: 0 };
+    (key.port, key.proto) = (0, 0);
     if maps::frontend(&key).is_some() {
-        return Lookup::Reject(DropReason::UnknownPort);
+        return Err(Refusal::reject(DropReason::UnknownPort));
     }
     if maps::in_service_cidr(&addr) {
-        return Lookup::Drop(DropReason::UnallocatedAddress);
+        return Err(DropReason::UnallocatedAddress.into());
     }
-    Lookup::None
+    Ok(None)
 }

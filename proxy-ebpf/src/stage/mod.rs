@@ -1,7 +1,9 @@
 //! The steps of a packet through the datapath, in their order.
 
+pub mod affinity;
 pub mod classify;
 pub mod conntrack;
+pub mod echo;
 pub mod lookup;
 pub mod nat;
 pub mod network;

@@ -29,17 +29,20 @@ pub trait Network: Tables {
     /// Length of an IP and an ICMP header, which an answer puts before the quoted packet.
     const ICMP_ANSWER_LEN: u32;
 
+    /// Protocol number of its ICMP.
+    const ICMP: u8;
+    /// ICMP type of an echo request.
+    const ECHO_REQUEST: u8;
+    /// ICMP type of an echo reply.
+    const ECHO_REPLY: u8;
+
     /// Finds the transport header. Nothing for a fragment, and for a header that is cut
     /// off, contradicts the packet's length or belongs to another protocol.
     fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>>;
     /// Writes source and destination, and mends the header checksum by `diff`.
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason>;
-    /// Turns the IP header into one for a TCP segment without payload back to the sender.
-    fn turn_around<P: Packet>(
-        packet: &P,
-        transport: &Transport<Self>,
-        tcp_len: u16,
-    ) -> Result<(), DropReason>;
+    /// Turns the IP header into one for `len` bytes of transport back to the sender.
+    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, len: u16) -> Result<(), DropReason>;
     /// Writes IP and ICMP header of "port unreachable" into room opened before the IP
     /// header. `quoted_sum` is the sum of the quoted transport bytes, `quoted_len` their number.
     fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason>;
@@ -54,6 +57,9 @@ const TTL: u8 = 64;
 impl Network for Ip4 {
     const ETHER_TYPE: u16 = 0x0800;
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp4Answer>() as u32;
+    const ICMP: u8 = proto::ICMP;
+    const ECHO_REQUEST: u8 = 8;
+    const ECHO_REPLY: u8 = 0;
 
     #[inline(always)]
     fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>> {
@@ -77,13 +83,9 @@ impl Network for Ip4 {
     }
 
     #[inline(always)]
-    fn turn_around<P: Packet>(
-        packet: &P,
-        transport: &Transport<Self>,
-        tcp_len: u16,
-    ) -> Result<(), DropReason> {
+    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, len: u16) -> Result<(), DropReason> {
         let mut ip = packet.read::<Ipv4>(P::L2_LEN).ok_or(DropReason::RewriteFailed)?;
-        let total_len = ((transport.offset - P::L2_LEN) as u16 + tcp_len).to_be();
+        let total_len = ((transport.offset - P::L2_LEN) as u16 + len).to_be();
         let fragment = DONT_FRAGMENT.to_be();
         let word = |a: u16, b: u16| u32::from(a) | u32::from(b) << 16;
         let ttl = |ttl: u8| u16::from_ne_bytes([ttl, ip.proto]);
@@ -139,6 +141,9 @@ const DESTINATION_OPTIONS: u8 = 60;
 impl Network for Ip6 {
     const ETHER_TYPE: u16 = 0x86dd;
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp6Answer>() as u32;
+    const ICMP: u8 = proto::ICMPV6;
+    const ECHO_REQUEST: u8 = 128;
+    const ECHO_REPLY: u8 = 129;
 
     #[inline(always)]
     fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>> {
@@ -172,13 +177,9 @@ impl Network for Ip6 {
     }
 
     #[inline(always)]
-    fn turn_around<P: Packet>(
-        packet: &P,
-        transport: &Transport<Self>,
-        tcp_len: u16,
-    ) -> Result<(), DropReason> {
+    fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, len: u16) -> Result<(), DropReason> {
         let mut ip = packet.read::<Ipv6>(P::L2_LEN).ok_or(DropReason::RewriteFailed)?;
-        ip.payload_len = ((transport.offset - P::L2_LEN) as u16 - 40 + tcp_len).to_be();
+        ip.payload_len = ((transport.offset - P::L2_LEN) as u16 - 40 + len).to_be();
         ip.hop_limit = TTL;
         (ip.src, ip.dst) = (ip.dst, ip.src);
         packet.write(P::L2_LEN, &ip)

@@ -21,16 +21,39 @@ pub const LOOPBACK: u32 = 1;
 const BPF_FIB_LKUP_RET_SUCCESS: i64 = 0;
 const BPF_FIB_LKUP_RET_NO_NEIGH: i64 = 7;
 
-/// A way out for a packet.
-pub enum Output {
-    /// Go on along the stack's path.
+/// A way out for a packet. A struct whose fields are always set, and no enum with a value
+/// in some variants: the compiler may fill a value that is not there from a stack slot
+/// which holds a pointer, and the verifier refuses to read half of one.
+#[derive(Clone, Copy)]
+pub struct Output {
+    pub how: How,
+    /// 0 where none is needed.
+    pub ifindex: u32,
+}
+
+/// How a packet goes on.
+#[derive(Clone, Copy, PartialEq)]
+pub enum How {
+    /// Along the stack's path.
     Continue,
-    /// Leave by this interface, to the neighbour its routes name.
-    Neighbour(u32),
-    /// Leave by this interface as it is.
-    Transmit(u32),
-    /// Enter the stack as if it came in by this interface.
-    Receive(u32),
+    /// Out by the interface, to the neighbour its routes name.
+    Neighbour,
+    /// Out by the interface as it is.
+    Transmit,
+    /// Into the stack as if it came in by the interface.
+    Receive,
+    /// Not at all.
+    Drop,
+}
+
+impl Output {
+    pub const CONTINUE: Self = Self { how: How::Continue, ifindex: 0 };
+    pub const DROP: Self = Self { how: How::Drop, ifindex: 0 };
+
+    #[inline(always)]
+    pub fn by(how: How, ifindex: u32) -> Self {
+        Self { how, ifindex }
+    }
 }
 
 /// The way from the host to a backend: its interface, or loopback if it is the host's own address.

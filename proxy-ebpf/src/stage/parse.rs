@@ -17,8 +17,7 @@ pub struct Parsed<A> {
 }
 
 #[inline(always)]
-pub fn parse<P: Packet, A: Network>(packet: &P) -> Option<Parsed<A>> {
-    let transport = A::transport(packet)?;
+pub fn parse<P: Packet, A: Network>(packet: &P, transport: Transport<A>) -> Option<Parsed<A>> {
     let (ports, tcp_flags) = match transport.proto {
         proto::TCP => {
             let tcp = packet.read::<Tcp>(transport.offset)?;

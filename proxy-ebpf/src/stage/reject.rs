@@ -8,13 +8,40 @@
 
 use proxy_common::{DropReason, checksum, proto};
 
-use super::{network::Network, output, parse::Parsed};
-use crate::packet::{
-    Packet,
-    headers::{Ports, Sctp, Tcp, Udp, tcp_flags},
+use super::{conntrack, network::Network, output, parse::Parsed};
+use crate::{
+    maps,
+    packet::{
+        Packet,
+        headers::{Ports, Sctp, Tcp, Udp, tcp_flags},
+    },
 };
 
+/// Answers that each CPU gives per second, and in one burst. Enough for every client that
+/// errs, too few to multiply a flood.
+const ANSWERS_PER_SECOND: u64 = 10_000;
+
 const TCP_LEN: usize = size_of::<Tcp>();
+
+/// Takes one answer from this CPU's budget; false when it is used up.
+#[inline(always)]
+pub fn within_budget() -> bool {
+    const SECOND: u64 = 1_000_000_000;
+    let Some(budget) = maps::reject_budget() else { return false };
+    let now = conntrack::now();
+    let elapsed = now.wrapping_sub(budget.filled);
+    let earned = if elapsed >= SECOND { ANSWERS_PER_SECOND } else { elapsed * ANSWERS_PER_SECOND / SECOND };
+    if earned > 0 {
+        let tokens = budget.tokens + earned;
+        budget.tokens = if tokens > ANSWERS_PER_SECOND { ANSWERS_PER_SECOND } else { tokens };
+        budget.filled = now;
+    }
+    if budget.tokens == 0 {
+        return false;
+    }
+    budget.tokens -= 1;
+    true
+}
 
 /// Turns the packet into a refusal addressed to its sender. False if none may be sent.
 #[inline(always)]

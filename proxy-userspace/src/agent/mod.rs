@@ -111,6 +111,9 @@ impl Agent {
         if socket_lb != SocketLb::Off {
             datapath.set_socket_lb(true)?;
         }
+        if let Err(error) = datapath.protect_node_ports() {
+            warn!(%error, "other processes can bind the NodePorts of services");
+        }
         Ok(Self {
             batches,
             metrics,

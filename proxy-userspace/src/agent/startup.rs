@@ -94,6 +94,7 @@ fn capacities(maps: &MapCapacities) -> Capacities {
         conntrack: maps.conntrack,
         socket_flows: maps.socket_flows,
         services: maps.services,
+        affinity: maps.affinity,
     }
 }
 

@@ -64,6 +64,7 @@ fn model(
         masquerade_all: masquerade_all(file),
         node_port_addresses: node_port_addresses(&file.node_port_addresses, problems),
         socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb).into(),
+        answer_echo: shunt.answer_echo,
         snat_port_first: *snat_ports.start(),
         snat_port_last: *snat_ports.end(),
     }
@@ -210,6 +211,7 @@ fn check_capacities(maps: &MapCapacities, problems: &mut Problems) {
         ("maps.conntrack", maps.conntrack),
         ("maps.socketFlows", maps.socket_flows),
         ("maps.services", maps.services),
+        ("maps.affinity", maps.affinity),
     ] {
         problems.check(rows > 0, path, "must be more than 0");
     }

@@ -13,6 +13,8 @@ pub struct ShuntConfiguration {
     /// Whose sockets are translated at connect time.
     #[serde(rename = "socketLB")]
     pub socket_lb: SocketLb,
+    /// Cluster IPs answer ICMP echo.
+    pub answer_echo: bool,
     /// Which interfaces are what, where discovery must be overruled.
     pub interfaces: Interfaces,
     /// How programs are attached to interfaces.
@@ -33,6 +35,7 @@ impl Default for ShuntConfiguration {
     fn default() -> Self {
         Self {
             socket_lb: SocketLb::default(),
+            answer_echo: true,
             interfaces: Interfaces::default(),
             attach: Attach::default(),
             snat_port_range: "1024-29999".into(),
@@ -110,6 +113,8 @@ pub struct MapCapacities {
     pub socket_flows: u32,
     /// Service ports.
     pub services: u32,
+    /// Clients with session affinity.
+    pub affinity: u32,
 }
 
 impl Default for MapCapacities {
@@ -121,6 +126,7 @@ impl Default for MapCapacities {
             conntrack: maps::conntrack::CAPACITY,
             socket_flows: maps::socket_flows::CAPACITY,
             services: maps::services::CAPACITY,
+            affinity: maps::affinity::CAPACITY,
         }
     }
 }

@@ -32,7 +32,9 @@ impl<A: MapAddr> FamilyTable<A> {
             backends: BackendTable::adopt(maps.backend_capacity(), backends),
             ranges: Ranges::new(maps.slot_capacity()),
             keys: HashMap::new(),
+            source_ranges: HashMap::new(),
         };
+        table.adopt_source_ranges(maps)?;
         let mut frontends = maps.frontends()?;
         frontends.sort_unstable_by_key(|(key, _)| *key);
         for (key, value) in frontends {

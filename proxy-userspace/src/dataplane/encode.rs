@@ -10,6 +10,7 @@ use proxy_common::{
         frontends::{FrontendKey, Kind},
         service_cidrs::Prefix,
         services::{NAME_LEN, ServiceRow},
+        source_ranges::{SERVICE_BITS, SourceRange},
     },
 };
 
@@ -85,6 +86,12 @@ pub(super) fn service_name(row: &ServiceRow) -> Option<(ServicePortName, Protoco
     let (name, port) = rest.split_once(':').unwrap_or((rest, ""));
     let service = ObjectName::new(namespace, name);
     Some((ServicePortName { service, port: port.into() }, protocol))
+}
+
+/// The row of a source range of a service port.
+pub(super) fn source_range<A: MapAddr>(service: u32, net: &IpNet) -> Option<SourceRange<A>> {
+    let Prefix { bits, addr } = prefix(net)?;
+    Some(SourceRange { bits: SERVICE_BITS + bits, service, addr })
 }
 
 /// The key of a service range.

@@ -6,11 +6,15 @@ use std::collections::{HashMap, HashSet};
 
 use proxy_common::maps::{
     backends::Backend,
-    frontends::{Frontend, FrontendKey},
+    frontends::{Frontend, FrontendKey, flags},
     slots::SlotRange,
+    source_ranges::SourceRange,
 };
 
-use super::{FamilyMaps, MapAddr, MapError, MapName, backends::BackendTable, encode, ranges::Ranges};
+use super::{
+    FamilyMaps, MapAddr, MapError, MapName, backends::BackendTable, encode, ranges::Ranges,
+    source_ranges::SourceRanges,
+};
 use crate::plan::{BackendRow, PortPlan};
 
 /// What is known of one family's maps.
@@ -22,6 +26,7 @@ pub(super) struct FamilyTable<A> {
     pub(super) ranges: Ranges,
     /// The frontends of each port; a key that another port took over may still be listed.
     pub(super) keys: HashMap<u32, Vec<FrontendKey<A>>>,
+    pub(super) source_ranges: HashMap<u32, SourceRanges<A>>,
 }
 
 /// A frontend that the kernel holds.
@@ -54,7 +59,8 @@ pub(super) struct SlotSet {
 /// A service port about to be changed.
 #[derive(Debug)]
 pub(super) struct Staged<A> {
-    service: u32,
+    pub(super) service: u32,
+    pub(super) source_ranges: Vec<SourceRange<A>>,
     wanted: Vec<(FrontendKey<A>, Frontend)>,
     lingering: Box<[u32]>,
 }
@@ -66,7 +72,8 @@ impl<A: MapAddr> FamilyTable<A> {
     /// Gives ids and ranges to what a service port wants; no plan means that it is gone.
     /// Nothing is written yet.
     pub(super) fn stage(&mut self, service: u32, plan: Option<&PortPlan>) -> Result<Staged<A>, MapError> {
-        let mut staged = Staged { service, wanted: Vec::new(), lingering: [].into() };
+        let mut staged =
+            Staged { service, source_ranges: Vec::new(), wanted: Vec::new(), lingering: [].into() };
         self.drop_unwritten_sets(service);
         let Some(plan) = plan.filter(|plan| !plan.frontends.is_empty()) else { return Ok(staged) };
         let cluster = self.slot_set(service, plan, &plan.cluster)?;
@@ -76,10 +83,13 @@ impl<A: MapAddr> FamilyTable<A> {
             let mut value =
                 Frontend { service, rules: row.rules.pack(), kind: row.kind.0, ..Frontend::default() };
             if encode::leads_to_backends(row) {
-                value = Frontend { cluster, local, affinity_secs: plan.affinity_secs, ..value };
+                let flags = if row.source_ranges { flags::SOURCE_RANGES } else { 0 };
+                value = Frontend { cluster, local, affinity_secs: plan.affinity_secs, flags, ..value };
             }
             staged.wanted.push((key, value));
         }
+        let ranges = plan.source_ranges.iter().filter_map(|net| encode::source_range(service, net));
+        staged.source_ranges = ranges.collect();
         let rows = plan.lingering.iter().filter_map(|row| encode::backend::<A>(row, plan.protocol));
         staged.lingering = rows.filter_map(|row| self.backends.acquire_known(&row)).collect();
         Ok(staged)
@@ -243,7 +253,7 @@ impl<A: MapAddr> FamilyTable<A> {
 
     /// Step 5: what only the old rows needed is given back. Nothing is written.
     pub(super) fn commit(&mut self, staged: Vec<Staged<A>>) {
-        for Staged { service, wanted, lingering } in staged {
+        for Staged { service, wanted, lingering, .. } in staged {
             let port = self.ports.entry(service).or_default();
             let ranges: HashSet<_> =
                 wanted.iter().flat_map(|(_, value)| [value.cluster, value.local]).collect();
@@ -283,9 +293,16 @@ impl<A: MapAddr> FamilyTable<A> {
         }
     }
 
+    /// The service ports that rows name, some of them more than once.
+    pub(super) fn named(&self) -> impl Iterator<Item = u32> {
+        self.keys.keys().chain(self.source_ranges.keys()).copied()
+    }
+
     /// True when the kernel holds rows of a service port.
     pub(super) fn has(&self, service: u32) -> bool {
-        self.ports.contains_key(&service) || self.keys.contains_key(&service)
+        self.ports.contains_key(&service)
+            || self.keys.contains_key(&service)
+            || self.source_ranges.contains_key(&service)
     }
 }
 

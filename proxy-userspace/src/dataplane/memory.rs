@@ -15,6 +15,7 @@ use proxy_common::{
         services::ServiceRow,
         settings::Settings,
         socket_flows::{SocketFlow, SocketFlowKey},
+        source_ranges::SourceRange,
     },
 };
 
@@ -86,6 +87,8 @@ pub struct MemoryFamily<A> {
     pub node_addresses: BTreeMap<A, u32>,
     /// `service_cidrs`.
     pub service_cidrs: Vec<Prefix<A>>,
+    /// `source_ranges`.
+    pub source_ranges: BTreeMap<SourceRange<A>, ()>,
     /// `conntrack`.
     pub conntrack: Vec<(CtKey<A>, CtEntry<A>)>,
     /// `socket_flows`.
@@ -122,6 +125,7 @@ impl<A: MapAddr> MemoryFamily<A> {
             slots: vec![0; capacity as usize],
             node_addresses: BTreeMap::new(),
             service_cidrs: Vec::new(),
+            source_ranges: BTreeMap::new(),
             conntrack: Vec::new(),
             socket_flows: Vec::new(),
             faults: Faults::default(),
@@ -267,6 +271,22 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
     fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::ServiceCidrs, rows.len());
         self.service_cidrs.retain(|row| !rows[..done].contains(row));
+        result
+    }
+
+    fn source_ranges(&self) -> Result<Vec<SourceRange<A>>, MapError> {
+        Ok(self.source_ranges.keys().copied().collect())
+    }
+
+    fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::SourceRanges, rows.len());
+        self.source_ranges.extend(rows[..done].iter().map(|row| (*row, ())));
+        result
+    }
+
+    fn delete_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::SourceRanges, rows.len());
+        delete(&mut self.source_ranges, &rows[..done]);
         result
     }
 

@@ -15,6 +15,7 @@ mod ranges;
 mod reconcile;
 mod repair;
 mod services;
+mod source_ranges;
 mod store;
 mod sweep;
 #[cfg(test)]

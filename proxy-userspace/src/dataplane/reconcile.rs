@@ -70,7 +70,7 @@ impl Reconciler {
         let v6 = FamilyTable::adopt(maps.v6())?;
         let mut rows = maps.services()?;
         rows.sort_unstable_by_key(|(id, _)| *id);
-        let mut named: Vec<_> = v4.keys.keys().chain(v6.keys.keys()).copied().collect();
+        let mut named: Vec<_> = v4.named().chain(v6.named()).collect();
         named.sort_unstable();
         named.dedup();
         let services = ServiceTable::adopt(maps.service_capacity(), &rows, &named);
@@ -232,8 +232,12 @@ impl Reconciler {
         *rows += self.v6.write_backends(maps.v6(), v6)?;
         *rows += self.v4.write_slots(maps.v4(), v4)?;
         *rows += self.v6.write_slots(maps.v6(), v6)?;
+        *rows += self.v4.write_source_ranges(maps.v4(), v4)?;
+        *rows += self.v6.write_source_ranges(maps.v6(), v6)?;
         *rows += self.v4.write_frontends(maps.v4(), v4)?;
         *rows += self.v6.write_frontends(maps.v6(), v6)?;
+        *rows += self.v4.delete_source_ranges(maps.v4(), v4)?;
+        *rows += self.v6.delete_source_ranges(maps.v6(), v6)?;
         Ok(())
     }
 

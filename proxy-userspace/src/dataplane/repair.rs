@@ -16,6 +16,8 @@ pub struct Repairs {
     pub backends: usize,
     /// Of `slots`: ranges.
     pub slots: usize,
+    /// Of `source_ranges`.
+    pub source_ranges: usize,
     /// Of `services`.
     pub services: usize,
     /// Of `settings`, `node_addresses` and `service_cidrs`.
@@ -25,7 +27,7 @@ pub struct Repairs {
 impl Repairs {
     /// All of them.
     pub fn total(&self) -> usize {
-        self.frontends + self.backends + self.slots + self.services + self.node
+        self.frontends + self.backends + self.slots + self.source_ranges + self.services + self.node
     }
 }
 
@@ -39,6 +41,7 @@ impl<A: MapAddr> FamilyTable<A> {
     ) -> Result<(), MapError> {
         repairs.backends += self.repair_backends(maps)?;
         repairs.slots += self.repair_slots(maps)?;
+        repairs.source_ranges += self.repair_source_ranges(maps, delete_unknown)?;
         repairs.frontends += self.repair_frontends(maps, delete_unknown)?;
         Ok(())
     }

@@ -12,6 +12,7 @@ use proxy_common::{
         services::ServiceRow,
         settings::Settings,
         socket_flows::{SocketFlow, SocketFlowKey},
+        source_ranges::SourceRange,
     },
 };
 
@@ -86,6 +87,13 @@ pub trait FamilyMaps<A: Addr> {
     /// Removes rows of `service_cidrs`.
     fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError>;
 
+    /// Every row of `source_ranges`.
+    fn source_ranges(&self) -> Result<Vec<SourceRange<A>>, MapError>;
+    /// Inserts rows of `source_ranges`.
+    fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError>;
+    /// Removes rows of `source_ranges`.
+    fn delete_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError>;
+
     /// Calls `visit` with the rows of `conntrack`; rows that come or go meanwhile may be missed.
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError>;
     /// Removes rows of `conntrack`.
@@ -117,6 +125,8 @@ pub enum MapName {
     NodeAddresses,
     /// `service_cidrs_v4` or `service_cidrs_v6`.
     ServiceCidrs,
+    /// `source_ranges_v4` or `source_ranges_v6`.
+    SourceRanges,
     /// `conntrack_v4` or `conntrack_v6`.
     Conntrack,
     /// `socket_flows_v4` or `socket_flows_v6`.
@@ -136,6 +146,7 @@ impl MapName {
             MapName::Slots => "slots",
             MapName::NodeAddresses => "node_addresses",
             MapName::ServiceCidrs => "service_cidrs",
+            MapName::SourceRanges => "source_ranges",
             MapName::Conntrack => "conntrack",
             MapName::SocketFlows => "socket_flows",
             MapName::Devices => "devices",

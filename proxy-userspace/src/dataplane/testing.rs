@@ -6,10 +6,12 @@ use std::{
     net::SocketAddr,
 };
 
+use ipnet::IpNet;
 use proxy_common::maps::{
     backends::flags,
-    frontends::{ClientRule, Frontend, FrontendKey, Kind},
+    frontends::{self, ClientRule, Frontend, FrontendKey, Kind},
     slots::SlotRange,
+    source_ranges::SERVICE_BITS,
 };
 
 use super::{MapAddr, MemoryFamily, MemoryMaps, encode};
@@ -34,20 +36,23 @@ fn backends(numbers: &[u8], family: Family) -> Box<[BackendRow]> {
 }
 
 /// One UDP port on 172.30.0.`address`:53 and its address, with these backends; odd ones
-/// are local. Without backends it still answers, by refusing.
+/// are local, even ones open a source range. Without backends it still answers, by refusing.
 pub(super) fn plan(service: &str, family: Family, address: u8, numbers: &[u8]) -> PortPlan {
     let addr = match family {
         Family::V4 => [172, 30, 0, address].into(),
         Family::V6 => [0xfd00, 1, 0, 0, 0, 0, 0, u16::from(address)].into(),
     };
+    let source_ranges = ranges(numbers, family);
     let row = |kind, port, proto, rule| FrontendRow {
         addr: Some(addr),
         port,
         proto,
         kind,
         rules: ClientRules::all(ClientRule(rule)),
+        source_ranges: kind != Kind::ADDRESS && !source_ranges.is_empty(),
     };
     let local: Vec<_> = numbers.iter().copied().filter(|number| number % 2 == 1).collect();
+    let frontends = [row(Kind::ADDRESS, 0, 0, 0), row(Kind::CLUSTER_IP, 53, 17, ClientRule::SNAT)];
     PortPlan {
         name: ServicePortName { service: name(service), port: "dns".into() },
         family,
@@ -56,8 +61,20 @@ pub(super) fn plan(service: &str, family: Family, address: u8, numbers: &[u8]) -
         cluster: backends(numbers, family),
         local: backends(&local, family),
         lingering: [].into(),
-        frontends: [row(Kind::ADDRESS, 0, 0, 0), row(Kind::CLUSTER_IP, 53, 17, ClientRule::SNAT)].into(),
+        source_ranges,
+        frontends: frontends.into(),
     }
+}
+
+fn ranges(numbers: &[u8], family: Family) -> Box<[IpNet]> {
+    let net = |number: &u8| {
+        let text = match family {
+            Family::V4 => format!("10.{number}.0.0/16"),
+            Family::V6 => format!("fd00:{number}::/32"),
+        };
+        text.parse().expect("a range")
+    };
+    numbers.iter().filter(|number| *number % 2 == 0).map(net).collect()
 }
 
 /// As [`plan`], with backends that linger.
@@ -67,7 +84,17 @@ pub(super) fn lingering(mut plan: PortPlan, numbers: &[u8]) -> PortPlan {
 }
 
 /// What packets would experience, without any number that only the maps know.
-pub(super) type Meaning = BTreeMap<String, (String, u32, Vec<BackendRow>, Vec<BackendRow>)>;
+pub(super) type Meaning = BTreeMap<String, Leads>;
+
+/// Where a frontend leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leads {
+    pub(super) service: String,
+    pub(super) rules: u32,
+    pub(super) cluster: Vec<BackendRow>,
+    pub(super) local: Vec<BackendRow>,
+    pub(super) source_ranges: BTreeSet<String>,
+}
 
 /// Resolves every row, failing when one names something that is not there.
 pub(super) fn meaning(maps: &MemoryMaps) -> Meaning {
@@ -81,8 +108,13 @@ fn read<A: MapAddr>(maps: &MemoryMaps, family: &MemoryFamily<A>, meaning: &mut M
     for (key, value) in &family.frontends {
         let service =
             maps.services.get(&value.service).expect("a frontend names a service row").name().to_owned();
-        let row = (service, value.rules, resolve(family, value.cluster), resolve(family, value.local));
-        meaning.insert(format!("{}:{}/{}", key.addr.into(), key.port, key.proto), row);
+        let restricted = value.flags & frontends::flags::SOURCE_RANGES != 0;
+        let own = family.source_ranges.keys().filter(|row| restricted && row.service == value.service);
+        let source_ranges =
+            own.map(|row| format!("{}/{}", row.addr.into(), row.bits - SERVICE_BITS)).collect();
+        let (cluster, local) = (resolve(family, value.cluster), resolve(family, value.local));
+        let leads = Leads { service, rules: value.rules, cluster, local, source_ranges };
+        meaning.insert(format!("{}:{}/{}", key.addr.into(), key.port, key.proto), leads);
     }
 }
 
@@ -104,20 +136,27 @@ pub(super) fn wanted(plans: &[PortPlan]) -> Meaning {
             let addr = row.addr.expect("tests use addresses");
             let leads = encode::leads_to_backends(row);
             let rows = |list: &[BackendRow]| if leads { list.to_vec() } else { Vec::new() };
-            meaning.insert(
-                format!("{addr}:{}/{}", row.port, row.proto),
-                (plan.name.to_string(), row.rules.pack(), rows(&plan.cluster), rows(&plan.local)),
-            );
+            let restricted = plan.source_ranges.iter().filter(|_| row.source_ranges);
+            let leads = Leads {
+                service: plan.name.to_string(),
+                rules: row.rules.pack(),
+                cluster: rows(&plan.cluster),
+                local: rows(&plan.local),
+                source_ranges: restricted.map(IpNet::to_string).collect(),
+            };
+            meaning.insert(format!("{addr}:{}/{}", row.port, row.proto), leads);
         }
     }
     meaning
 }
 
-/// Backend rows that no frontend leads to, and service rows without a frontend.
+/// Backend rows that no frontend leads to, service rows and source ranges without a frontend.
 pub(super) fn leftovers(maps: &MemoryMaps) -> usize {
     let named: HashSet<u32> = services(&maps.v4).chain(services(&maps.v6)).collect();
     let services = maps.services.keys().filter(|id| !named.contains(id)).count();
-    services + unused(&maps.v4) + unused(&maps.v6)
+    let ranges = maps.v4.source_ranges.keys().map(|row| row.service);
+    let ranges = ranges.chain(maps.v6.source_ranges.keys().map(|row| row.service));
+    services + ranges.filter(|id| !named.contains(id)).count() + unused(&maps.v4) + unused(&maps.v6)
 }
 
 fn services<A: MapAddr>(family: &MemoryFamily<A>) -> impl Iterator<Item = u32> {

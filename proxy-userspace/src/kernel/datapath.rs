@@ -132,14 +132,24 @@ impl Datapath {
     /// When there is no cgroup v2, or the kernel refuses.
     pub fn set_socket_lb(&mut self, on: bool) -> Result<(), KernelError> {
         if !on {
-            sockets::detach(&self.pins);
+            sockets::detach(&self.pins, &object::SOCKET_HOOKS);
             return Ok(());
         }
-        let cgroup = match &self.options.cgroup {
-            Some(cgroup) => cgroup.clone(),
-            None => sockets::cgroup_root()?,
-        };
-        sockets::attach(&mut self.ebpf, &self.pins, &cgroup)
+        let cgroup = self.cgroup()?;
+        sockets::attach(&mut self.ebpf, &self.pins, &cgroup, &object::SOCKET_HOOKS)
+    }
+
+    /// Keeps other processes of the host from binding NodePorts, from here on.
+    ///
+    /// # Errors
+    /// When there is no cgroup v2, or the kernel refuses.
+    pub fn protect_node_ports(&mut self) -> Result<(), KernelError> {
+        let cgroup = self.cgroup()?;
+        sockets::attach(&mut self.ebpf, &self.pins, &cgroup, &object::BIND_HOOKS)
+    }
+
+    fn cgroup(&self) -> Result<PathBuf, KernelError> {
+        self.options.cgroup.clone().map_or_else(sockets::cgroup_root, Ok)
     }
 
     /// Makes `edges` the devices that carry the programs.
@@ -207,7 +217,8 @@ pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String
             let _ = fs::write("/proc/sys/net/ipv4/conf/lo/accept_local", "0");
         }
     }
-    removed.extend(sockets::detach(&pins));
+    removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));
+    removed.extend(sockets::detach(&pins, &object::BIND_HOOKS));
     match fs::read_dir(bpffs) {
         Ok(_) => {
             fs::remove_dir_all(bpffs).map_err(|source| KernelError::File {

@@ -17,6 +17,7 @@ use proxy_common::{
         services::ServiceRow,
         settings::Settings,
         socket_flows::{SocketFlow, SocketFlowKey},
+        source_ranges::SourceRange,
     },
 };
 
@@ -88,6 +89,7 @@ pub struct KernelFamily<A: Addr> {
     slots: MappedArray<u32>,
     node_addresses: HashTable,
     service_cidrs: LpmTrie<MapData, A, u32>,
+    source_ranges: LpmTrie<MapData, ServiceAddr<A>, u32>,
     conntrack: HashTable,
     socket_flows: HashTable,
 }
@@ -99,6 +101,7 @@ pub(super) struct FamilyPins {
     pub(super) slots: &'static str,
     pub(super) node_addresses: &'static str,
     pub(super) service_cidrs: &'static str,
+    pub(super) source_ranges: &'static str,
     pub(super) conntrack: &'static str,
     pub(super) socket_flows: &'static str,
 }
@@ -109,6 +112,7 @@ pub(super) const V4: FamilyPins = FamilyPins {
     slots: "slots_v4",
     node_addresses: "node_addresses_v4",
     service_cidrs: "service_cidrs_v4",
+    source_ranges: "source_ranges_v4",
     conntrack: "conntrack_v4",
     socket_flows: "socket_flows_v4",
 };
@@ -119,6 +123,7 @@ pub(super) const V6: FamilyPins = FamilyPins {
     slots: "slots_v6",
     node_addresses: "node_addresses_v6",
     service_cidrs: "service_cidrs_v6",
+    source_ranges: "source_ranges_v6",
     conntrack: "conntrack_v6",
     socket_flows: "socket_flows_v6",
 };
@@ -146,18 +151,36 @@ fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedArray<T>, Ker
         .map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })
 }
 
+fn trie<K: Pod>(pins: &Pins, name: &'static str) -> Result<LpmTrie<MapData, K, u32>, KernelError> {
+    let map = object::pinned(pins, name)?;
+    LpmTrie::try_from(map).map_err(|source| KernelError::Map { name, source })
+}
+
+/// `SourceRange` without its length, which aya's key has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ServiceAddr<A> {
+    service: u32,
+    addr: A,
+}
+
+// SAFETY: a u32 and an address aligned like it: no padding, any bits are valid.
+unsafe impl<A: KernelAddr> Pod for ServiceAddr<A> {}
+
+fn range_key<A: KernelAddr>(row: &SourceRange<A>) -> Key<ServiceAddr<A>> {
+    Key::new(row.bits, ServiceAddr { service: row.service, addr: row.addr })
+}
+
 impl<A: KernelAddr> KernelFamily<A> {
     fn open(pins: &Pins) -> Result<Self, KernelError> {
         let names = A::PINS.0;
-        let trie = object::pinned(pins, names.service_cidrs)?;
-        let trie = LpmTrie::try_from(trie)
-            .map_err(|source| KernelError::Map { name: names.service_cidrs, source })?;
         Ok(Self {
             frontends: HashTable::open(pins, names.frontends, MapName::Frontends)?,
             backends: mapped(pins, names.backends)?,
             slots: mapped(pins, names.slots)?,
             node_addresses: HashTable::open(pins, names.node_addresses, MapName::NodeAddresses)?,
-            service_cidrs: trie,
+            service_cidrs: trie(pins, names.service_cidrs)?,
+            source_ranges: trie(pins, names.source_ranges)?,
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
             socket_flows: HashTable::open(pins, names.socket_flows, MapName::SocketFlows)?,
         })
@@ -168,11 +191,19 @@ fn fatal(map: MapName) -> impl Fn(io::Error) -> MapError {
     move |source| MapError::Fatal { map, source }
 }
 
-fn trie_error(what: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
-    move |e| MapError::Retryable {
-        map: MapName::ServiceCidrs,
-        what: what.to_owned(),
-        source: io::Error::other(e),
+fn trie_error(map: MapName, what: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
+    move |e| MapError::Retryable { map, what: what.to_owned(), source: io::Error::other(e) }
+}
+
+/// Deletes a row, if it is there.
+fn delete_from<K: Pod>(
+    trie: &mut LpmTrie<MapData, K, u32>,
+    key: &Key<K>,
+    map: MapName,
+) -> Result<(), MapError> {
+    match trie.remove(key) {
+        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+        Err(e) => Err(trie_error(map, "delete a row")(e)),
     }
 }
 
@@ -236,23 +267,40 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         let keys = self.service_cidrs.keys();
         keys.map(|key| key.map(|k| Prefix { bits: k.prefix_len(), addr: k.data() }))
             .collect::<Result<_, _>>()
-            .map_err(trie_error("read the rows"))
+            .map_err(trie_error(MapName::ServiceCidrs, "read the rows"))
     }
 
     fn put_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
         rows.iter()
             .try_for_each(|p| self.service_cidrs.insert(&Key::new(p.bits, p.addr), 1, 0))
-            .map_err(trie_error("write a row"))
+            .map_err(trie_error(MapName::ServiceCidrs, "write a row"))
     }
 
     fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
-        for prefix in rows {
-            match self.service_cidrs.remove(&Key::new(prefix.bits, prefix.addr)) {
-                Ok(()) | Err(aya::maps::MapError::KeyNotFound) => {}
-                Err(e) => return Err(trie_error("delete a row")(e)),
-            }
-        }
-        Ok(())
+        let map = MapName::ServiceCidrs;
+        rows.iter().try_for_each(|p| delete_from(&mut self.service_cidrs, &Key::new(p.bits, p.addr), map))
+    }
+
+    fn source_ranges(&self) -> Result<Vec<SourceRange<A>>, MapError> {
+        let row = |k: Key<ServiceAddr<A>>| {
+            let ServiceAddr { service, addr } = k.data();
+            SourceRange { bits: k.prefix_len(), service, addr }
+        };
+        let keys = self.source_ranges.keys();
+        keys.map(|key| key.map(row))
+            .collect::<Result<_, _>>()
+            .map_err(trie_error(MapName::SourceRanges, "read the rows"))
+    }
+
+    fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
+        rows.iter()
+            .try_for_each(|row| self.source_ranges.insert(&range_key(row), 1, 0))
+            .map_err(trie_error(MapName::SourceRanges, "write a row"))
+    }
+
+    fn delete_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
+        let map = MapName::SourceRanges;
+        rows.iter().try_for_each(|row| delete_from(&mut self.source_ranges, &range_key(row), map))
     }
 
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError> {

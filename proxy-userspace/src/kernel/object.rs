@@ -15,7 +15,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pr
 /// Programs for devices, by hook and by whether the device has an Ethernet header.
 pub(super) const CLASSIFIERS: [&str; 4] = ["shunt_in", "shunt_out", "shunt_in_l3", "shunt_out_l3"];
 
-/// Programs for a cgroup.
+/// Programs for a cgroup that keep NodePorts from being bound.
+pub(super) const BIND_HOOKS: [&str; 2] = ["sock_bind4", "sock_bind6"];
+
+/// Programs for a cgroup that translate.
 pub(super) const SOCKET_HOOKS: [&str; 8] = [
     "sock_connect4",
     "sock_connect6",
@@ -42,6 +45,8 @@ pub struct Capacities {
     pub socket_flows: u32,
     /// Rows of `services`.
     pub services: u32,
+    /// Rows of `affinity`.
+    pub affinity: u32,
 }
 
 impl Default for Capacities {
@@ -53,6 +58,7 @@ impl Default for Capacities {
             conntrack: maps::conntrack::CAPACITY,
             socket_flows: maps::socket_flows::CAPACITY,
             services: maps::services::CAPACITY,
+            affinity: maps::affinity::CAPACITY,
         }
     }
 }
@@ -60,7 +66,7 @@ impl Default for Capacities {
 /// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if configurable.
 type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
 
-const MAPS: [MapSpec; 18] = [
+const MAPS: [MapSpec; 22] = [
     ("FRONTENDS_V4", "frontends_v4", Some(|c| c.frontends)),
     ("FRONTENDS_V6", "frontends_v6", Some(|c| c.frontends)),
     ("SLOTS_V4", "slots_v4", Some(|c| c.slots)),
@@ -73,6 +79,10 @@ const MAPS: [MapSpec; 18] = [
     ("NODE_ADDRS_V6", "node_addresses_v6", None),
     ("SERVICE_CIDR_V4", "service_cidrs_v4", None),
     ("SERVICE_CIDR_V6", "service_cidrs_v6", None),
+    ("SRC_RANGES_V4", "source_ranges_v4", None),
+    ("SRC_RANGES_V6", "source_ranges_v6", None),
+    ("AFFINITY_V4", "affinity_v4", Some(|c| c.affinity)),
+    ("AFFINITY_V6", "affinity_v6", Some(|c| c.affinity)),
     ("SOCK_FLOWS_V4", "socket_flows_v4", Some(|c| c.socket_flows)),
     ("SOCK_FLOWS_V6", "socket_flows_v6", Some(|c| c.socket_flows)),
     ("DEVICES", "devices", None),
@@ -100,7 +110,7 @@ pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Resul
         let program = program::<SchedClassifier>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
-    for name in SOCKET_HOOKS {
+    for name in BIND_HOOKS.into_iter().chain(SOCKET_HOOKS) {
         let program = program::<CgroupSockAddr>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }

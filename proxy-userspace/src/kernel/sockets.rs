@@ -38,13 +38,18 @@ pub(super) fn cgroup_root() -> Result<PathBuf, KernelError> {
     })
 }
 
-/// Attaches all socket hooks to `cgroup`.
+/// Attaches `hooks` to `cgroup`.
 ///
 /// # Errors
 /// When the cgroup cannot be opened or the kernel refuses.
-pub(super) fn attach(ebpf: &mut Ebpf, pins: &Pins, cgroup: &Path) -> Result<(), KernelError> {
+pub(super) fn attach(
+    ebpf: &mut Ebpf,
+    pins: &Pins,
+    cgroup: &Path,
+    hooks: &[&'static str],
+) -> Result<(), KernelError> {
     let dir = File::open(cgroup).map_err(|source| KernelError::Cgroup { path: cgroup.to_owned(), source })?;
-    for name in object::SOCKET_HOOKS {
+    for name in hooks.iter().copied() {
         let program = object::program::<CgroupSockAddr>(ebpf, name)?;
         attach_one(program, pins, name, &dir).map_err(|source| KernelError::Attach {
             program: name,
@@ -78,10 +83,10 @@ fn attach_one(
     Ok(())
 }
 
-/// Removes the socket hooks; returns those that were there.
-pub(super) fn detach(pins: &Pins) -> Vec<String> {
-    let hooks = object::SOCKET_HOOKS.into_iter();
+/// Removes `hooks`; returns those that were there.
+pub(super) fn detach(pins: &Pins, hooks: &[&str]) -> Vec<String> {
     hooks
+        .iter()
         .filter(|name| fs::remove_file(pins.link(name)).is_ok())
         .map(|n| format!("socket hook {n}"))
         .collect()

@@ -17,6 +17,8 @@ pub struct Config {
     pub node_port_addresses: NodePortAddresses,
     /// `socketLB`.
     pub socket_lb: SocketLb,
+    /// `answerEcho`: cluster IPs answer ICMP echo.
+    pub answer_echo: bool,
     /// First source port for masquerading. Below the range from which sockets and
     /// netfilter choose, so that neither meets the other.
     pub snat_port_first: u16,
@@ -31,6 +33,7 @@ impl Default for Config {
             masquerade_all: false,
             node_port_addresses: NodePortAddresses::default(),
             socket_lb: SocketLb::default(),
+            answer_echo: true,
             snat_port_first: 1024,
             snat_port_last: 29_999,
         }

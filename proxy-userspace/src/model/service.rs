@@ -139,6 +139,16 @@ impl Service {
         }
     }
 
+    /// The source ranges of a family, sorted and without duplicates. None means that all
+    /// sources may use the load-balancer addresses.
+    pub fn source_ranges(&self, family: Family) -> Vec<IpNet> {
+        let own = self.source_ranges.iter().filter(|net| Family::of_net(net) == family);
+        let mut ranges: Vec<_> = own.map(IpNet::trunc).collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
     /// The cluster IP of a family; without one the service has no face of that family,
     /// whatever other addresses are listed.
     pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use proxy_common::maps::frontends::Kind;
+
 use super::{BackendRow, FrontendRow, PortPlan, rules::Policies};
 use crate::model::{
     Candidate, Config, Face, Family, ObjectName, Service, ServicePort, ServicePortName, State, select,
@@ -43,15 +45,20 @@ fn port_plan(
 ) -> PortPlan {
     let candidates = state.candidates(&service.name, port, family);
     let selection = select(candidates, service.scopes(), state.place());
+    let source_ranges = service.source_ranges(family);
+    let node_addr = state.node().and_then(|node| node.primary(family));
+    let admits_node = node_addr.is_some_and(|addr| source_ranges.iter().any(|net| net.contains(&addr)));
     let policies = Policies {
         internal_local: service.internal_local(),
         external_local: service.external_local(),
         detects_pods: config.detect_local.is_on(family, state.node()),
         masquerade_all: config.masquerade_all,
         any_endpoint: selection.anywhere,
+        node_denied: !source_ranges.is_empty() && !admits_node,
     };
     let own = faces.iter().filter(|face| face.claim.family == family && std::ptr::eq(face.port, port));
-    let mut frontends: Vec<_> = own.map(|face| frontend(face, &policies)).collect();
+    let mut frontends: Vec<_> =
+        own.map(|face| frontend(face, &policies, !source_ranges.is_empty())).collect();
     frontends.sort_unstable_by_key(|frontend| (frontend.addr, frontend.port, frontend.proto));
     PortPlan {
         name: ServicePortName { service: service.name.clone(), port: port.name.clone() },
@@ -61,14 +68,23 @@ fn port_plan(
         cluster: selection.cluster.iter().map(backend).collect(),
         local: selection.local.iter().map(backend).collect(),
         lingering: selection.lingering.iter().map(backend).collect(),
+        source_ranges: source_ranges.into(),
         frontends: frontends.into(),
     }
 }
 
-fn frontend(face: &Face<'_>, policies: &Policies) -> FrontendRow {
+fn frontend(face: &Face<'_>, policies: &Policies, restricted: bool) -> FrontendRow {
     let claim = face.claim;
     let rules = policies.rules(face.kind);
-    FrontendRow { addr: claim.addr, port: claim.port, proto: claim.proto, kind: face.kind, rules }
+    let source_ranges = restricted && face.kind == Kind::LOAD_BALANCER;
+    FrontendRow {
+        addr: claim.addr,
+        port: claim.port,
+        proto: claim.proto,
+        kind: face.kind,
+        rules,
+        source_ranges,
+    }
 }
 
 fn backend(candidate: &Candidate<'_>) -> BackendRow {

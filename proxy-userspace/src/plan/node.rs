@@ -50,7 +50,7 @@ fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings
             SocketLb::All => flags::SOCKET_LB_HOST | flags::SOCKET_LB_PODS,
             SocketLb::Host => flags::SOCKET_LB_HOST,
             SocketLb::Off => 0,
-        },
+        } | if config.answer_echo { flags::ANSWER_ECHO } else { 0 },
         snat_port_first: config.snat_port_first,
         snat_port_count: config.snat_port_last.saturating_sub(config.snat_port_first).saturating_add(1),
         ..Settings::default()
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn settings_say_what_the_configuration_means() {
         let check = |detect_local, socket_lb, expected: u32| {
-            let config = Config { detect_local, socket_lb, ..Config::default() };
+            let config = Config { detect_local, socket_lb, answer_echo: false, ..Config::default() };
             let settings = node(&state(), &config, &Host::default()).settings;
             assert_eq!(settings.flags, expected, "{config:?}");
             settings

@@ -31,6 +31,8 @@ pub struct PortPlan {
     /// Backends that still answer but take no new connections here. Flows that have no end
     /// of their own, such as those of UDP, go on to them.
     pub lingering: Box<[BackendRow]>,
+    /// Sources that may use the load-balancer addresses; empty when all may.
+    pub source_ranges: Box<[IpNet]>,
     /// The addresses it answers on.
     pub frontends: Box<[FrontendRow]>,
 }
@@ -57,6 +59,8 @@ pub struct FrontendRow {
     pub kind: Kind,
     /// How each class of clients is served.
     pub rules: ClientRules,
+    /// Only sources in the port's source ranges may use it.
+    pub source_ranges: bool,
 }
 
 /// A rule for each [`ClientClass`].

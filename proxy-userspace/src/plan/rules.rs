@@ -20,6 +20,8 @@ pub(super) struct Policies {
     pub(super) masquerade_all: bool,
     /// An endpoint exists, if only on another node.
     pub(super) any_endpoint: bool,
+    /// Source ranges restrict the load-balancer addresses, and the node is outside them.
+    pub(super) node_denied: bool,
 }
 
 impl Policies {
@@ -29,6 +31,10 @@ impl Policies {
             // No backend is ever looked for: ports that are not declared are refused.
             Kind::ADDRESS => ClientRules::default(),
             Kind::CLUSTER_IP => self.internal(),
+            Kind::LOAD_BALANCER if self.node_denied => {
+                let rules = Policies { node_denied: false, ..*self }.rules(kind);
+                ClientRules { node: ClientRule(ClientRule::DENY), ..rules }
+            }
             _ if self.external_local => self.external_local(),
             _ => ClientRules::all(ClientRule(ClientRule::SNAT)),
         }
@@ -69,12 +75,18 @@ mod tests {
         detects_pods: true,
         masquerade_all: false,
         any_endpoint: true,
+        node_denied: false,
     };
 
-    /// `expected` has a word for pod, node and external: letters of Local, Snat, Drop, or `-`.
+    /// `expected` has a word for pod, node and external: letters of Local, Snat, Drop, deny (X), or `-`.
     fn check(policies: Policies, kind: Kind, expected: &str) {
         let letters = |rule: ClientRule| {
-            let bits = [(ClientRule::LOCAL, "L"), (ClientRule::SNAT, "S"), (ClientRule::DROP, "D")];
+            let bits = [
+                (ClientRule::LOCAL, "L"),
+                (ClientRule::SNAT, "S"),
+                (ClientRule::DROP, "D"),
+                (ClientRule::DENY, "X"),
+            ];
             let set: String =
                 bits.iter().filter(|(bit, _)| rule.has(*bit)).map(|(_, letter)| *letter).collect();
             if set.is_empty() { "-".to_owned() } else { set }
@@ -108,6 +120,15 @@ mod tests {
             check(Policies { detects_pods: false, ..local }, kind, "LD S LD");
             check(Policies { any_endpoint: false, ..local }, kind, "- S L");
         }
+    }
+
+    #[test]
+    fn a_node_outside_the_source_ranges() {
+        let denied = Policies { node_denied: true, ..PLAIN };
+        check(denied, Kind::LOAD_BALANCER, "S X S");
+        check(Policies { external_local: true, ..denied }, Kind::LOAD_BALANCER, "- X LD");
+        check(denied, Kind::NODE_PORT, "S S S");
+        check(denied, Kind::CLUSTER_IP, "- S S");
     }
 
     #[test]

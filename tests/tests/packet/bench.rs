@@ -8,11 +8,12 @@ use proxy_common::{
     maps::{
         backends::{self, Backend},
         devices::Device,
-        frontends::{ClientRule, Frontend, FrontendKey, Kind},
+        frontends::{ClientRule, Frontend, FrontendKey, Kind, flags::SOURCE_RANGES},
         node_addresses::flags::NODE_PORTS,
         service_cidrs::Prefix,
         settings::{Settings, flags},
         slots::SlotRange,
+        source_ranges::{SERVICE_BITS, SourceRange},
     },
 };
 use proxy_userspace::{
@@ -40,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) node: IpAddr,
     pub(crate) cluster_ip: IpAddr,
     pub(crate) other_ip: IpAddr,
+    pub(crate) sticky_ip: IpAddr,
+    pub(crate) balancer: IpAddr,
     pub(crate) empty_ip: IpAddr,
     pub(crate) local_only_ip: IpAddr,
     pub(crate) unallocated: IpAddr,
@@ -52,7 +55,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 pub(crate) fn plans() -> [Plan; 2] {
-    let plan = |pods: &str, services: &str, outside: &str, node: &str| Plan {
+    let plan = |pods: &str, services: &str, outside: &str, node: &str, balancer: &str| Plan {
         pod: ip(&format!("{pods}2")),
         backend: ip(&format!("{pods}9")),
         stranger: ip(&format!("{pods}77")),
@@ -60,13 +63,15 @@ pub(crate) fn plans() -> [Plan; 2] {
         node: ip(node),
         cluster_ip: ip(&format!("{services}10")),
         other_ip: ip(&format!("{services}11")),
+        sticky_ip: ip(&format!("{services}14")),
+        balancer: ip(balancer),
         empty_ip: ip(&format!("{services}12")),
         local_only_ip: ip(&format!("{services}13")),
         unallocated: ip(&format!("{services}99")),
     };
     [
-        plan("10.0.0.", "172.30.0.", "203.0.113.5", "192.168.0.2"),
-        plan("fd00:10::", "fd00:96::", "2001:db8:ffff::5", "2001:db8::1"),
+        plan("10.0.0.", "172.30.0.", "203.0.113.5", "192.168.0.2", "198.51.100.10"),
+        plan("fd00:10::", "fd00:96::", "2001:db8:ffff::5", "2001:db8::1", "2001:db8:1b::10"),
     ]
 }
 
@@ -74,6 +79,9 @@ pub(crate) const SERVICE_PORT: u16 = 80;
 pub(crate) const BACKEND_PORT: u16 = 8080;
 pub(crate) const NODE_PORT: u16 = 30080;
 pub(crate) const BACKEND_ID: u32 = 1;
+/// Eight TCP backends behind the service with session affinity, on consecutive ports.
+pub(crate) const STICKY_BACKEND: u32 = 10;
+pub(crate) const STICKY_SLOT: u32 = 10;
 
 /// Loaded programs and their maps, on a BPF file system of their own.
 pub(crate) struct Bench {
@@ -94,6 +102,7 @@ impl Bench {
             conntrack: 4096,
             socket_flows: 256,
             services: 64,
+            affinity: 256,
         };
         let options =
             Options { bpffs: root.clone(), cgroup: None, capacities, tc_mode: TcMode::Auto, log_level: 0 };
@@ -106,7 +115,7 @@ impl Bench {
 
     fn settle(&mut self) {
         let settings = Settings {
-            flags: flags::PODS_BY_CIDR_V4 | flags::PODS_BY_CIDR_V6,
+            flags: flags::PODS_BY_CIDR_V4 | flags::PODS_BY_CIDR_V6 | flags::ANSWER_ECHO,
             snat_port_first: SNAT_PORTS.start,
             snat_port_count: SNAT_PORTS.len() as u16,
             pod_cidr_v4: [10, 0, 0, 0].into(),
@@ -182,35 +191,45 @@ fn populate<A: KernelAddr>(
         maps.put_slots(id, &[id]).expect("a slot");
         let one = SlotRange { offset: id, len: 1 };
         let none = SlotRange::default();
-        let mut put = |addr: A, port, kind: Kind, cluster, rules| {
+        let mut put = |addr: A, port, kind: Kind, row: Frontend| {
             let key = FrontendKey { addr, port, proto, pad: 0 };
-            let row = Frontend {
-                service: 1,
-                rules,
-                cluster,
-                local: none,
-                affinity_secs: 0,
-                kind: kind.0,
-                pad: [0; 3],
-            };
-            maps.put_frontends(&[(key, row)]).expect("a frontend");
+            maps.put_frontends(&[(key, Frontend { service: 1, kind: kind.0, ..row })]).expect("a frontend");
         };
         let rule = ClientRule;
-        let cluster_ip = ClientRule::pack(rule(0), rule(ClientRule::SNAT), rule(ClientRule::SNAT));
-        let masked = ClientRule::pack(rule(ClientRule::SNAT), rule(ClientRule::SNAT), rule(ClientRule::SNAT));
+        let snat = rule(ClientRule::SNAT);
+        let plain =
+            Frontend { cluster: one, rules: ClientRule::pack(rule(0), snat, snat), ..Frontend::default() };
+        let masked = Frontend { rules: ClientRule::pack(snat, snat, snat), ..plain };
         let local = rule(ClientRule::LOCAL | ClientRule::DROP);
-        put(addr(plan.cluster_ip), SERVICE_PORT, Kind::CLUSTER_IP, one, cluster_ip);
-        put(addr(plan.other_ip), SERVICE_PORT, Kind::CLUSTER_IP, one, cluster_ip);
-        put(addr(plan.empty_ip), SERVICE_PORT, Kind::CLUSTER_IP, none, cluster_ip);
+        let local = Frontend { rules: ClientRule::pack(local, local, local), ..plain };
+        let sticky =
+            Frontend { cluster: SlotRange { offset: STICKY_SLOT, len: 8 }, affinity_secs: 600, ..plain };
+        put(addr(plan.cluster_ip), SERVICE_PORT, Kind::CLUSTER_IP, plain);
+        put(addr(plan.other_ip), SERVICE_PORT, Kind::CLUSTER_IP, plain);
+        put(addr(plan.sticky_ip), SERVICE_PORT, Kind::CLUSTER_IP, sticky);
+        put(addr(plan.empty_ip), SERVICE_PORT, Kind::CLUSTER_IP, Frontend { cluster: none, ..plain });
+        put(addr(plan.local_only_ip), SERVICE_PORT, Kind::CLUSTER_IP, local);
         put(
-            addr(plan.local_only_ip),
+            addr(plan.balancer),
             SERVICE_PORT,
-            Kind::CLUSTER_IP,
-            one,
-            ClientRule::pack(local, local, local),
+            Kind::LOAD_BALANCER,
+            Frontend { flags: SOURCE_RANGES, ..masked },
         );
-        put(A::default(), NODE_PORT, Kind::NODE_PORT, one, masked);
+        put(A::default(), NODE_PORT, Kind::NODE_PORT, masked);
     }
+    for i in 0..8 {
+        let sticky = Backend {
+            addr: addr(plan.backend),
+            port: BACKEND_PORT + 1 + i,
+            proto: 6,
+            flags: backends::flags::PRESENT,
+        };
+        let id = STICKY_BACKEND + u32::from(i);
+        maps.put_backends(&[(id, sticky)]).expect("a backend");
+        maps.put_slots(STICKY_SLOT + u32::from(i), &[id]).expect("a slot");
+    }
+    let range = SourceRange { bits: SERVICE_BITS + A::BITS, service: 1, addr: addr(plan.outside) };
+    maps.put_source_ranges(&[range]).expect("a source range");
     let whole = FrontendKey { addr: addr(plan.cluster_ip), port: 0, proto: 0, pad: 0 };
     let row = Frontend { kind: Kind::ADDRESS.0, ..Frontend::default() };
     maps.put_frontends(&[(whole, row)]).expect("the address");

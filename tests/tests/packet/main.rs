@@ -5,6 +5,8 @@
 mod bench;
 mod frames;
 
+mod affinity;
+mod echo;
 mod forward;
 mod hostile;
 mod refuse;

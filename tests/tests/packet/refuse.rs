@@ -4,7 +4,7 @@ use etherparse::{Icmpv4Slice, Icmpv6Slice, NetHeaders, PacketHeaders, TransportH
 use proxy_common::DropReason;
 
 use crate::{
-    bench::{Bench, Plan, REDIRECT, SERVICE_PORT, SHOT, plans},
+    bench::{BACKEND_PORT, Bench, Plan, REDIRECT, SERVICE_PORT, SHOT, plans},
     frames::{ACK, Flow, SYN, addresses, checked, frame},
 };
 
@@ -108,6 +108,30 @@ fn check_unreachable(answer: &[u8], sent: &[u8], flow: Flow) {
         "IP header and ports of what was sent"
     );
     assert!(quoted.len() >= header_len + 8, "eight bytes of the transport (RFC 792)");
+}
+
+#[test]
+fn source_ranges_admit_whom_they_name() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        let from = |client| Flow::tcp((client, 40000), (plan.balancer, SERVICE_PORT));
+        assert_eq!(bench.enters(from(plan.outside), SYN).dst, (plan.backend, BACKEND_PORT));
+        let before = bench.drops(DropReason::SourceNotAllowed);
+        let run = bench.ingress(&frame(from(plan.pod), SYN));
+        assert_eq!(run.action, SHOT);
+        assert_eq!(bench.drops(DropReason::SourceNotAllowed), before + 1);
+    }
+}
+
+#[test]
+fn a_flood_is_not_answered_without_end() {
+    let mut bench = Bench::new();
+    let [plan, _] = plans();
+    let syn = frame(Flow::tcp((plan.pod, 40000), (plan.empty_ip, SERVICE_PORT)), SYN);
+    // More than a second's budget of one CPU; test runs stay on one.
+    let limited = (0..200_000).any(|_| bench.ingress(&syn).action == SHOT);
+    assert!(limited);
+    assert!(bench.drops(DropReason::RejectRateLimited) > 0);
 }
 
 #[test]

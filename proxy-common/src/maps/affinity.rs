@@ -1,0 +1,34 @@
+//! `affinity_v4`, `affinity_v6`: LRU hash, client of a service port → the backend it sticks to
+//! (`sessionAffinity: ClientIP`).
+
+use super::{assert_size, pod};
+use crate::addr::{Ip4, Ip6};
+
+/// Default number of rows per family.
+pub const CAPACITY: u32 = 131_072;
+
+/// A client of a service port.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AffinityKey<A> {
+    /// Address of the client. A socket that is not bound has none yet; then its network
+    /// namespace stands for it, under an address nobody can have.
+    pub client: A,
+    /// Key in `services`.
+    pub service: u32,
+}
+
+/// The backend of the client's last connection.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Affinity {
+    /// `CLOCK_MONOTONIC` in nanoseconds when it opened its last connection.
+    pub last_used: u64,
+    /// Key in `backends`.
+    pub backend: u32,
+    /// Index in `slots` under which the backend was last found.
+    pub slot: u32,
+}
+
+assert_size!(AffinityKey<Ip4> = 8, AffinityKey<Ip6> = 20, Affinity = 16);
+pod!(AffinityKey<A>, Affinity);

@@ -1,0 +1,64 @@
+//! Keeps other processes of the host from binding a NodePort that is served here: their
+//! connections would never reach them.
+
+use aya_ebpf::{
+    EbpfContext as _, bindings::bpf_sock_addr, helpers::generated as helper, macros::cgroup_sock_addr,
+    programs::SockAddrContext,
+};
+use proxy_common::{
+    Addr, Ip4, Ip6,
+    maps::{frontends::FrontendKey, node_addresses::flags::NODE_PORTS},
+};
+
+use crate::{
+    maps::{self, Tables},
+    sock::{self, ALLOW, REFUSE},
+};
+
+const EADDRINUSE: i32 = 98;
+
+#[cgroup_sock_addr(bind4)]
+pub fn sock_bind4(ctx: SockAddrContext) -> i32 {
+    let addr = sock::user_ip4(ctx.sock_addr);
+    verdict(&ctx, takes::<Ip4>(ctx.sock_addr, addr))
+}
+
+#[cgroup_sock_addr(bind6)]
+pub fn sock_bind6(ctx: SockAddrContext) -> i32 {
+    let sock = ctx.sock_addr;
+    let taken = match sock::user_ip6(sock) {
+        Err(mapped) => takes::<Ip4>(sock, mapped),
+        // Bound to :: a socket takes IPv4 too, unless it is told not to.
+        Ok(addr) if addr.is_unspecified() => takes::<Ip6>(sock, addr) || takes::<Ip4>(sock, Ip4::default()),
+        Ok(addr) => takes::<Ip6>(sock, addr),
+    };
+    verdict(&ctx, taken)
+}
+
+/// True if the socket's port is a NodePort on the address.
+#[inline(always)]
+fn takes<A: Tables>(sock: *mut bpf_sock_addr, addr: A) -> bool {
+    // SAFETY: the context is valid while the program runs.
+    let proto = unsafe { (*sock).protocol } as u8;
+    let port = sock::port(sock);
+    let key = FrontendKey { addr: A::default(), port, proto, pad: 0 };
+    if port == 0 || maps::frontend(&key).is_none() {
+        return false;
+    }
+    addr.is_unspecified() || maps::node_address(&addr).is_some_and(|flags| flags & NODE_PORTS != 0)
+}
+
+#[inline(always)]
+fn verdict(ctx: &SockAddrContext, taken: bool) -> i32 {
+    if !taken {
+        return ALLOW;
+    }
+    // SAFETY: the helper takes this kind of context.
+    let netns = unsafe { helper::bpf_get_netns_cookie(ctx.as_ptr()) };
+    if maps::settings().is_none_or(|settings| settings.host_netns_cookie != netns) {
+        return ALLOW;
+    }
+    // SAFETY: the helper has no preconditions in these hooks.
+    unsafe { helper::bpf_set_retval(-EADDRINUSE) };
+    REFUSE
+}

@@ -1,0 +1,37 @@
+//! A ClusterIP answers ICMP echo, so that `ping` tells whether the address exists.
+
+use proxy_common::{
+    checksum,
+    maps::{frontends::FrontendKey, settings::flags},
+};
+
+use super::{
+    network::{Network, Transport},
+    output,
+};
+use crate::{
+    maps,
+    packet::{Packet, headers::Icmp},
+};
+
+/// Turns an echo request to a ClusterIP into its reply. False if it is none.
+#[inline(always)]
+pub fn answer<P: Packet, A: Network>(packet: &P, transport: &Transport<A>) -> bool {
+    let wanted = || {
+        let icmp = packet.read::<Icmp>(transport.offset)?;
+        let settings = maps::settings()?;
+        let key = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
+        let ours = maps::frontend(&key).is_some() && maps::node_address(&transport.dst).is_none();
+        let request = (icmp.kind, icmp.code) == (A::ECHO_REQUEST, 0);
+        (request && ours && settings.flags & flags::ANSWER_ECHO != 0).then_some(icmp)
+    };
+    let Some(mut icmp) = wanted() else { return false };
+    let kind = |kind: u8| u32::from(u16::from_ne_bytes([kind, 0]));
+    // Source and destination are exchanged in the pseudo header of ICMPv6, which leaves its sum alone.
+    let diff = checksum::diff(&[kind(A::ECHO_REQUEST)], &[kind(A::ECHO_REPLY)]);
+    icmp.kind = A::ECHO_REPLY;
+    icmp.checksum = checksum::update(icmp.checksum, diff);
+    packet.write(transport.offset, &icmp).is_ok()
+        && A::turn_around(packet, transport, transport.len as u16).is_ok()
+        && output::swap_macs(packet).is_ok()
+}
