@@ -2,6 +2,7 @@
 //! sockets. Needs root.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod addresses;
 mod edges;
 mod harness;
 mod life;

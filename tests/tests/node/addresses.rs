@@ -1,0 +1,51 @@
+//! What the addresses of services do besides leading to backends.
+
+use crate::world::two_nodes;
+use anyhow::Result;
+use tests::{
+    agent::SocketLb,
+    probe::{Proto, Serve},
+    topology::cluster::{
+        Cluster,
+        Origin::{self, Node, Pod},
+    },
+};
+
+const MODES: [SocketLb; 3] = [SocketLb::All, SocketLb::Host, SocketLb::Off];
+
+#[test]
+fn cluster_ips_answer_ping() -> Result<()> {
+    for mode in MODES {
+        let cluster = two_nodes(mode)?;
+        for from in [Pod(0, 1), Node(0)] {
+            for address in ["10.96.0.20", "fd00:96::20"] {
+                let netns = &cluster.host(from).0.netns;
+                netns.output("ping", &["-n", "-c", "1", "-W", "3", address])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Listens in the namespace of `origin`, as any other process of the node would.
+fn listen(cluster: &Cluster, origin: Origin, proto: Proto, at: &str) -> Result<()> {
+    let (host, worker) = cluster.host(origin);
+    let sockets = vec![(proto, at.parse()?)];
+    worker.serve(Serve { netns: host.netns.path(), name: "intruder".into(), sockets })
+}
+
+#[test]
+fn node_ports_cannot_be_bound_by_others() -> Result<()> {
+    for mode in MODES {
+        let cluster = two_nodes(mode)?;
+        for at in ["0.0.0.0:30080", "[::]:30080", "192.168.50.11:30080", "[fd00:50::11]:30080"] {
+            let refused = listen(&cluster, Node(0), Proto::Tcp, at).expect_err(at).to_string();
+            assert!(refused.contains("in use"), "{mode:?} {at}: {refused}");
+        }
+        listen(&cluster, Node(0), Proto::Tcp, "0.0.0.0:30999")?;
+        listen(&cluster, Node(0), Proto::Udp, "127.0.0.1:30080")?;
+        listen(&cluster, Node(0), Proto::Tcp, "127.0.0.1:30080")?;
+        listen(&cluster, Pod(0, 1), Proto::Tcp, "0.0.0.0:30080")?;
+    }
+    Ok(())
+}
