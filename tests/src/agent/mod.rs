@@ -1,5 +1,5 @@
-//! `shunt agent` on a node: started in the node's namespace, fed with manifests, and
-//! waited for.
+//! `shunt agent` on a node: started in the node's namespace, fed with manifests or by an
+//! API server, and waited for.
 
 mod log;
 
@@ -8,6 +8,7 @@ pub use log::Line;
 use crate::{
     cgroup::Cgroup,
     cleanup::{self, Guard},
+    control_plane::Shown,
     mounts::BpfFs,
     netns::Namespace,
     process::{Process, Spawn, binary},
@@ -26,6 +27,11 @@ use std::{
 /// Generous: a debug build on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// What an agent has not noticed of an API server after this long is not for it.
+const UNSEEN: Duration = Duration::from_secs(1);
+/// Watches of several kinds deliver one change within this time of each other.
+const SETTLED: Duration = Duration::from_millis(200);
+
 /// A node's agent, its directories, and where it attaches.
 #[derive(Debug)]
 pub struct Agent {
@@ -34,6 +40,10 @@ pub struct Agent {
     log: Log,
     /// How often the manifests have been written since the agent started.
     written: u64,
+    /// In place of manifests.
+    api_server: Option<Shown>,
+    /// Length of the log when the API server's objects last changed.
+    changed_at: usize,
     /// Where the processes of the node live.
     pub cgroup: Cgroup,
     bpffs: BpfFs,
@@ -74,6 +84,8 @@ impl Agent {
             process: None,
             log: Log::default(),
             written: 0,
+            api_server: None,
+            changed_at: 0,
             cgroup: Cgroup::create(name)?,
             bpffs: BpfFs::mount(name)?,
             directory,
@@ -116,8 +128,25 @@ impl Agent {
         self.bpffs.path().join("shunt")
     }
 
-    /// Makes `objects` the whole of what the agent reads, as one change.
+    /// Feeds the agent by this API server from its next start on.
+    pub fn follow(&mut self, api_server: Shown) {
+        self.api_server = Some(api_server);
+    }
+
+    /// Whether changes reach the agent object by object, at a time that nobody knows.
+    pub fn is_fed_by_watches(&self) -> bool {
+        self.api_server.is_some()
+    }
+
+    /// Makes `objects` the whole of what the agent reads; manifests change all at once.
     pub fn write(&mut self, objects: &[Value]) -> Result<()> {
+        if let Some(api_server) = &self.api_server {
+            let length = self.log.len();
+            if api_server.write(objects)? {
+                self.changed_at = length;
+            }
+            return Ok(());
+        }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.write_text("objects.yaml", &serde_json::to_string_pretty(&list)?)
     }
@@ -131,8 +160,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the agent on its manifests.
+    /// Starts the agent on its manifests, or on the API server it was told to follow.
     pub fn start(&mut self, node: &Namespace) -> Result<()> {
+        if let Some(api_server) = &self.api_server {
+            let kubeconfig = api_server.kubeconfig();
+            return self.start_with_api_server(node, &kubeconfig);
+        }
         let manifests = self.manifests();
         self.launch(node, "--manifests", &manifests)
     }
@@ -157,15 +190,31 @@ impl Agent {
         self.log = Log::follow(stderr);
         self.process = Some(process);
         self.written = 1;
+        self.changed_at = 0;
         Ok(())
     }
 
-    /// Waits until the kernel holds what was last written.
+    /// Waits until the kernel holds what was last written. Of an API server's objects the
+    /// last ones may still be on their way.
     pub fn wait_in_sync(&self) -> Result<()> {
+        if self.api_server.is_some() {
+            return self.wait_settled();
+        }
         let wanted = self.written;
         self.wait_for(&format!("sync with revision {wanted}"), |line| {
             line.message() == "in sync" && line.field("revision").as_u64() >= Some(wanted)
         })
+    }
+
+    /// Waits for the first sync after a change, and on until no more follow.
+    fn wait_settled(&self) -> Result<()> {
+        let is_first = self.changed_at == 0;
+        let (mut seen, mut limit) = (self.changed_at, if is_first { LIMIT } else { UNSEEN });
+        while let Some(next) = self.log.wait_from(seen, limit, |line| line.message() == "in sync") {
+            (seen, limit) = (next, SETTLED);
+        }
+        ensure!(!is_first || seen > 0, "the agent of {} is not in sync:\n{}", self.name, self.log.tail());
+        Ok(())
     }
 
     /// Waits for a line of the log, which may be there already.

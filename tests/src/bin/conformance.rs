@@ -1,13 +1,13 @@
 //! Runs conformance cases against the agent, on real kernel objects. Needs root.
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::{
     panic::resume_unwind,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -16,10 +16,13 @@ use std::{
 use tests::{
     agent::SocketLb,
     conformance::{
+        Setting,
         files::{self, Named},
+        pick::every_nth,
         report::{Format, Report},
         run,
     },
+    control_plane::SharedControlPlane,
 };
 
 /// Runs conformance cases.
@@ -39,9 +42,26 @@ struct Arguments {
     /// Whose sockets the agent translates
     #[arg(long, value_enum, default_value_t)]
     socket_lb: SocketLb,
+    /// What feeds the agent; an API server needs its programs in the folder KUBEBUILDER_ASSETS
+    #[arg(long, value_enum, default_value_t)]
+    source: Source,
+    /// Only every Nth case of each topic that has objects [default: 3 with an API server and
+    /// without --case, else all cases]
+    #[arg(long, value_name = "N")]
+    every: Option<usize>,
     /// How many cases to run at a time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
+}
+
+/// What feeds the agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Source {
+    /// A folder of files.
+    #[default]
+    Manifests,
+    /// A real kube-apiserver, one for each of the cases run at a time.
+    Api,
 }
 
 impl Arguments {
@@ -56,8 +76,31 @@ impl Arguments {
                 |named| if whole { named.case.name == *name } else { named.case.name.contains(name) },
             );
         }
+        if let Some(n) = self.every.or(self.default_every()) {
+            cases = every_nth(cases, n);
+        }
         ensure!(!cases.is_empty(), "no case fits");
         Ok(cases)
+    }
+
+    fn default_every(&self) -> Option<usize> {
+        (self.source == Source::Api && self.case.is_none()).then_some(3)
+    }
+
+    /// What was run, over the sums.
+    fn title(&self) -> String {
+        let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
+        let socket_lb = name(self.socket_lb.to_possible_value()).unwrap_or_default();
+        let source = name(self.source.to_possible_value()).unwrap_or_default();
+        format!("socket LB {socket_lb}, fed by {source}")
+    }
+
+    fn setting(&self) -> Result<Setting> {
+        let api_server = match self.source {
+            Source::Manifests => None,
+            Source::Api => Some(Arc::new(SharedControlPlane::start().context("start an API server")?)),
+        };
+        Ok(Setting { socket_lb: self.socket_lb, api_server })
     }
 }
 
@@ -66,23 +109,21 @@ fn main() -> Result<ExitCode> {
     let cases = arguments.cases()?;
     let report = Mutex::new(Report::new(arguments.output));
     let next = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..arguments.jobs.max(1))
-            .map(|_| {
-                scope.spawn(|| {
-                    while let Some(named) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let start = Instant::now();
-                        let verdict = run(&named.case, arguments.socket_lb);
-                        let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
-                        report.add(named, &verdict, start.elapsed());
-                    }
-                })
-            })
-            .collect();
-        for worker in workers {
-            worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+    let work = || -> Result<()> {
+        let setting = arguments.setting()?;
+        while let Some(named) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let start = Instant::now();
+            let verdict = run(&named.case, &setting);
+            let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+            report.add(named, &verdict, start.elapsed());
         }
-    });
-    let all_well = report.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..arguments.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    let report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let all_well = report.finish(&arguments.title());
     Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

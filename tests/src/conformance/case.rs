@@ -285,6 +285,17 @@ fn destination<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr,
 }
 
 impl Case {
+    /// Why it is not for us, or not for an agent fed by an API server.
+    pub(super) fn reason_to_skip(&self, by_api_server: bool) -> Option<&'static str> {
+        if !self.profile.contains(&Profile::Nftables) {
+            Some("promised by another profile")
+        } else if by_api_server && self.api.as_deref() == Some("fake-only") {
+            Some("an API server refuses its objects")
+        } else {
+            None
+        }
+    }
+
     /// Every flow of the case that its profile promises, in all steps.
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         let steps = self.steps.iter().flat_map(|step| &step.flows);

@@ -1,9 +1,10 @@
 //! Runs the cases of `tests/cases`: builds what a case describes from real kernel
 //! objects, runs the agent on it, and asks real sockets where packets go.
 //!
-//! `files` reads the cases, `case` is their form, `objects` keeps the manifests, `scene` builds the world of a
-//! case, `flow` makes the connections, `judge` compares, `conntrack` and `health` do what
-//! their sections say, `run` puts them in order and `report` prints.
+//! `files` reads the cases, `case` is their form and `pick` chooses among them; `objects`
+//! keeps the manifests, `scene` builds the world of a case, `flow` makes the connections,
+//! `judge` compares, `config`, `conntrack` and `health` do what their sections say, `run`
+//! puts them in order and `report` prints.
 
 pub mod case;
 mod config;
@@ -14,8 +15,9 @@ mod health;
 mod judge;
 mod objects;
 mod overdue;
+pub mod pick;
 pub mod report;
 mod run;
 mod scene;
 
-pub use run::{Verdict, run};
+pub use run::{Setting, Verdict, run};

@@ -9,8 +9,9 @@ use super::{
     overdue,
     scene::Scene,
 };
-use crate::agent::SocketLb;
+use crate::{agent::SocketLb, control_plane::SharedControlPlane};
 use anyhow::{Context, Result};
+use std::sync::Arc;
 
 /// What came out of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,14 +24,23 @@ pub enum Verdict {
     Skipped(&'static str),
 }
 
+/// How cases are run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Whose sockets the agent translates.
+    pub socket_lb: SocketLb,
+    /// What feeds the agent; manifests without it.
+    pub api_server: Option<Arc<SharedControlPlane>>,
+}
+
 /// Runs one case.
-pub fn run(case: &Case, socket_lb: SocketLb) -> Verdict {
-    if let Some(reason) = reason_to_skip(case) {
+pub fn run(case: &Case, setting: &Setting) -> Verdict {
+    if let Some(reason) = case.reason_to_skip(setting.api_server.is_some()) {
         return Verdict::Skipped(reason);
     }
     let played = match &case.expect_config {
         Some(expect) => config::check(&case.config, expect),
-        None => play(case, socket_lb),
+        None => play(case, setting),
     };
     match played {
         Ok(()) => Verdict::Passed,
@@ -38,15 +48,10 @@ pub fn run(case: &Case, socket_lb: SocketLb) -> Verdict {
     }
 }
 
-fn reason_to_skip(case: &Case) -> Option<&'static str> {
-    let ours = case.profile.contains(&Profile::Nftables);
-    (!ours).then_some("promised by another profile")
-}
-
-fn play(case: &Case, socket_lb: SocketLb) -> Result<()> {
+fn play(case: &Case, setting: &Setting) -> Result<()> {
     let entries = conntrack::flows(case)?;
     let mut objects = Objects::new(&case.objects, &case.node);
-    let mut scene = Scene::build(case, &entries, socket_lb).context("build the scene")?;
+    let mut scene = Scene::build(case, &entries, setting).context("build the scene")?;
     let mut memory = Memory::new(case.flows());
     scene.agent.write(&objects.all())?;
     scene.agent.start(&scene.stage.node)?;

@@ -5,6 +5,7 @@ use super::{
     case::{Case, Flow, Via},
     objects::{endpoints, slice_ports},
     overdue,
+    run::Setting,
 };
 use crate::{
     agent::{Agent, SocketLb},
@@ -33,17 +34,24 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Builds what the case needs in any of its steps, and for `more` flows.
-    pub(super) fn build(case: &Case, more: &[Flow], socket_lb: SocketLb) -> Result<Self> {
+    pub(super) fn build(case: &Case, more: &[Flow], setting: &Setting) -> Result<Self> {
+        let socket_lb = setting.socket_lb;
         let name = case.node.get("name").and_then(Value::as_str).context("the node has no name")?;
         let addresses: Vec<IpAddr> = serde_json::from_value(case.node["addresses"].clone())?;
         let (mut kube_proxy, mut shunt) = (kube_proxy(&case.config), Agent::small(socket_lb));
         if case.proxy_state.is_some() {
             overdue::configure(&mut kube_proxy, &mut shunt);
         }
-        let agent = Agent::prepare(name, &kube_proxy, &shunt)?;
+        let mut agent = Agent::prepare(name, &kube_proxy, &shunt)?;
         let inside = Worker::start(Some(&agent.cgroup))?;
         let outside = Worker::start(None)?;
         let stage = Stage::build(&addresses)?;
+        if let Some(api_server) = &setting.api_server {
+            // Nothing of the case before.
+            api_server.write(&[])?;
+            let service_cidrs = case.objects().any(|object| object["kind"] == "ServiceCIDR");
+            agent.follow(api_server.show_in(&stage.node, service_cidrs)?);
+        }
         let bridge = case.config.get("detectLocal").and_then(|detect| detect["bridgeInterface"].as_str());
         let bridge = bridge.map(str::to_owned);
         let mut scene = Self { inside, outside, agent, stage, socket_lb, bridge };

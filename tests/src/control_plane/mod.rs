@@ -3,7 +3,10 @@
 //! Both listen on the loopback of that namespace only, so an agent in it reaches them
 //! and nothing else does. No controllers run: a test writes the EndpointSlices it needs.
 
+mod content;
 mod pki;
+mod relay;
+mod shared;
 
 use std::{
     fs::{self, File},
@@ -17,6 +20,8 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::{Client, Config, config::KubeConfigOptions};
 
+pub use shared::{SharedControlPlane, Shown};
+
 use crate::{
     cleanup::{self, Guard},
     netns::Namespace,
@@ -28,6 +33,9 @@ const READY: Duration = Duration::from_secs(90);
 
 /// How many lines of a log an error quotes.
 const QUOTED: usize = 10;
+
+/// The kubeconfig of a user without rights of its own.
+const READERS_KUBECONFIG: &str = "kubeconfig-reader";
 
 /// Where the binaries are; `cargo xtask test cluster` sets it.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
@@ -74,7 +82,9 @@ impl ControlPlane {
         let (directory, guard) = cleanup::directory("control-plane")?;
         let ports = namespace.run(Ports::free)?;
         pki::write(&directory)?;
-        fs::write(directory.join("kubeconfig"), kubeconfig(&directory, ports.api_server))?;
+        for (name, token) in [("kubeconfig", pki::TOKEN), (READERS_KUBECONFIG, pki::READER_TOKEN)] {
+            fs::write(directory.join(name), kubeconfig(&directory, ports.api_server, token))?;
+        }
         let etcd = start_etcd(namespace, &assets, &directory, ports)?;
         let mut control_plane =
             Self { api_server: None, _etcd: etcd, assets, directory, ports, options, _directory: guard };
@@ -191,15 +201,14 @@ fn last_lines(path: &Path) -> String {
     lines[lines.len().saturating_sub(QUOTED)..].join("\n")
 }
 
-fn kubeconfig(directory: &Path, port: u16) -> String {
+fn kubeconfig(directory: &Path, port: u16, token: &str) -> String {
     let authority = directory.join("ca.crt");
-    let token = pki::TOKEN;
     format!(
         "apiVersion: v1
 kind: Config
 clusters: [{{name: test, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: '{}'}}}}]
-users: [{{name: admin, user: {{token: {token}}}}}]
-contexts: [{{name: test, context: {{cluster: test, user: admin}}}}]
+users: [{{name: user, user: {{token: {token}}}}}]
+contexts: [{{name: test, context: {{cluster: test, user: user}}}}]
 current-context: test
 ",
         authority.display()

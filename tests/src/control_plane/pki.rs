@@ -12,6 +12,12 @@ use rcgen::{
 /// a namespace and lives as long as the test.
 pub(super) const TOKEN: &str = "test-token";
 
+/// The bearer token of a user who may do nothing but what a role says.
+pub(super) const READER_TOKEN: &str = "reader-token";
+
+/// That user's name.
+pub(super) const READER: &str = "reader";
+
 /// Writes everything that kube-apiserver reads at its start.
 pub(super) fn write(directory: &Path) -> Result<()> {
     let authority = CertifiedIssuer::self_signed(authority(), KeyPair::generate()?)?;
@@ -24,7 +30,8 @@ pub(super) fn write(directory: &Path) -> Result<()> {
     let service_accounts = KeyPair::generate()?;
     put("service-account.key", service_accounts.serialize_pem())?;
     put("service-account.pub", service_accounts.public_key_pem())?;
-    put("tokens.csv", format!("{TOKEN},admin,admin-uid,\"system:masters\"\n"))?;
+    let tokens = format!("{TOKEN},admin,admin-uid,\"system:masters\"\n{READER_TOKEN},{READER},reader-uid\n");
+    put("tokens.csv", tokens)?;
     Ok(())
 }
 

@@ -1,0 +1,103 @@
+//! One API server for many nodes, one after the other: it runs in a namespace of its own,
+//! and shows itself on the loopback of each node.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{
+    ControlPlane, Options, READERS_KUBECONFIG,
+    content::{Content, create},
+    pki::READER,
+    relay::Relay,
+};
+use crate::netns::Namespace;
+
+/// A control plane, and the objects that were written to it.
+#[derive(Debug)]
+pub struct SharedControlPlane {
+    // Processes go before the namespace they live in.
+    control_plane: ControlPlane,
+    namespace: Arc<Namespace>,
+    content: Mutex<Content>,
+}
+
+impl SharedControlPlane {
+    /// Starts it.
+    pub fn start() -> Result<Self> {
+        let namespace = Namespace::create("control")?;
+        namespace.ip("link set lo up\n")?;
+        let control_plane = ControlPlane::start(&namespace, Options::default())?;
+        control_plane.with_client(&namespace, async |client| {
+            for object in readers_role() {
+                create(&client, &object).await?;
+            }
+            Ok(())
+        })?;
+        Ok(Self { control_plane, namespace: Arc::new(namespace), content: Mutex::default() })
+    }
+
+    /// Makes `objects` all there is, apart from what the API server makes itself. An object
+    /// that may not be changed as wanted is made anew. Says whether anything had to be written.
+    pub fn write(&self, objects: &[Value]) -> Result<bool> {
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        let content = &mut *content;
+        self.control_plane.with_client(&self.namespace, async |client| content.write(&client, objects).await)
+    }
+
+    /// Makes it reachable in `node` under the address in its kubeconfig. It has ServiceCIDRs
+    /// from its start on, and cannot be without; so where a node is to see none, it has no
+    /// right to, as under a role from the time before them.
+    pub fn show_in(self: &Arc<Self>, node: &Namespace, service_cidrs: bool) -> Result<Shown> {
+        let address = ([127, 0, 0, 1], self.control_plane.ports.api_server).into();
+        let relay = Relay::start(node, Arc::clone(&self.namespace), address)?;
+        let kubeconfig = if service_cidrs {
+            self.control_plane.kubeconfig()
+        } else {
+            self.control_plane.directory.join(READERS_KUBECONFIG)
+        };
+        Ok(Shown { kubeconfig, control_plane: Arc::clone(self), _relay: relay })
+    }
+}
+
+/// Everything that an agent reads, but ServiceCIDRs.
+fn readers_role() -> [Value; 2] {
+    let role = "reader-without-service-ranges";
+    let rule = json!({
+        "apiGroups": ["", "discovery.k8s.io"],
+        "resources": ["*"],
+        "verbs": ["get", "list", "watch"],
+    });
+    let group = "rbac.authorization.k8s.io";
+    let object =
+        |kind: &str| json!({"apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": role}});
+    let (mut rules, mut binding) = (object("ClusterRole"), object("ClusterRoleBinding"));
+    rules["rules"] = json!([rule]);
+    binding["roleRef"] = json!({"apiGroup": group, "kind": "ClusterRole", "name": role});
+    binding["subjects"] = json!([{"apiGroup": group, "kind": "User", "name": READER}]);
+    [rules, binding]
+}
+
+/// A control plane as a node sees it.
+#[derive(Debug)]
+pub struct Shown {
+    kubeconfig: PathBuf,
+    _relay: Relay,
+    control_plane: Arc<SharedControlPlane>,
+}
+
+impl Shown {
+    /// See [`SharedControlPlane::write`].
+    pub fn write(&self, objects: &[Value]) -> Result<bool> {
+        self.control_plane.write(objects)
+    }
+
+    /// A kubeconfig for the node.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig.clone()
+    }
+}
