@@ -25,7 +25,7 @@ const MODULES: [Module; 8] = [
     Module {
         name: "kernel",
         siblings: &["model", "plan", "dataplane"],
-        libraries: &["aya", "aya_log", "aya_obj", "rtnetlink", "tokio"],
+        libraries: &["aya", "aya_log", "aya_obj", "rtnetlink", "netlink_sys", "tokio"],
     },
     Module { name: "watch", siblings: &["model"], libraries: &["kube", "k8s_openapi", "tokio"] },
     Module {
@@ -38,7 +38,7 @@ const MODULES: [Module; 8] = [
 ];
 
 /// Libraries that only some modules may know.
-const HOUSED: [&str; 11] = [
+const HOUSED: [&str; 12] = [
     "aya",
     "aya_log",
     "aya_obj",
@@ -48,6 +48,7 @@ const HOUSED: [&str; 11] = [
     "hyper_util",
     "k8s_openapi",
     "kube",
+    "netlink_sys",
     "rtnetlink",
     "tokio",
 ];

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use tracing::{debug, info, warn};
 
 use crate::{
-    dataplane::{Applied, MapError, MapStore, Reconciler, Repairs, Swept, Timeouts},
+    dataplane::{Applied, MapError, MapStore, Reconciler, Repairs, Sockets, SweepError, Swept, Timeouts},
     health,
     model::{self, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
     plan,
@@ -164,14 +164,15 @@ impl Engine {
         self.reconciler.full_sync(maps)
     }
 
-    /// Removes connections that are over or no longer allowed.
+    /// Removes connections that are over or no longer allowed, sockets included.
     pub(super) fn sweep(
         &self,
         maps: &mut impl MapStore,
+        sockets: &mut impl Sockets,
         now: u64,
         timeouts: &Timeouts,
-    ) -> Result<Swept, MapError> {
-        self.reconciler.sweep(maps, now, timeouts)
+    ) -> Result<Swept, SweepError> {
+        self.reconciler.sweep(maps, sockets, now, timeouts)
     }
 
     /// Says why writes failed: the first reasons, and how many there are.

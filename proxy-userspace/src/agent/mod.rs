@@ -8,6 +8,7 @@
 mod backoff;
 mod edges;
 mod engine;
+mod metrics;
 mod startup;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -30,11 +31,13 @@ use crate::{
     config::{Config, ConntrackTimeouts},
     dataplane::{Reconciler, Swept, Timeouts},
     health::Health,
-    kernel::{Datapath, Host, KernelMaps, Netlink},
+    kernel::{Datapath, Host, KernelMaps, KernelSockets, Netlink},
     model::SocketLb,
     plan,
     watch::{Batch, Batches, WatchMetrics},
 };
+
+pub use self::metrics::AgentMetrics;
 
 /// Time between looks at the tables of connections.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -61,10 +64,12 @@ pub async fn run(config: Config, manifests: Option<PathBuf>) -> Result<()> {
 
 struct Agent {
     batches: Batches,
-    metrics: Arc<WatchMetrics>,
+    watch_metrics: Arc<WatchMetrics>,
+    metrics: Arc<AgentMetrics>,
     hosts: watch::Receiver<Host>,
     datapath: Datapath,
     maps: KernelMaps,
+    sockets: KernelSockets,
     edges: Edges,
     engine: Engine,
     health: Health,
@@ -97,8 +102,8 @@ impl Agent {
         }
         startup::raise_descriptor_limit();
         let health = startup::health(config)?;
-        let metrics = Arc::new(WatchMetrics::default());
-        let batches = startup::source(config, manifests, &node_name, metrics.clone()).await?;
+        let watch_metrics = Arc::new(WatchMetrics::default());
+        let batches = startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
         let mut datapath = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
@@ -116,10 +121,12 @@ impl Agent {
         }
         Ok(Self {
             batches,
-            metrics,
+            watch_metrics,
+            metrics: Arc::default(),
             hosts,
             datapath,
             maps,
+            sockets: KernelSockets::default(),
             edges: Edges::new(config),
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
             health,
@@ -229,7 +236,7 @@ impl Agent {
         if synced.pending == 0 {
             self.due.writes = None;
             self.backoff.reset();
-            self.engine.report_in_sync(synced, start.elapsed(), &self.metrics);
+            self.engine.report_in_sync(synced, start.elapsed(), &self.watch_metrics);
         } else {
             let pause = self.backoff.next();
             self.due.writes = Some(Instant::now() + pause);
@@ -252,10 +259,20 @@ impl Agent {
             Ok(now) => now,
             Err(error) => return warn!(%error, "cannot read the clock; no connection is swept"),
         };
-        match self.engine.sweep(&mut self.maps, now, &self.timeouts) {
+        match self.engine.sweep(&mut self.maps, &mut self.sockets, now, &self.timeouts) {
             Ok(swept) if swept == Swept::default() => (),
-            Ok(swept) => debug!(?swept, "removed connections that are over or no longer allowed"),
+            Ok(swept) => {
+                debug!(?swept, "removed connections that are over or no longer allowed");
+                self.count_destroyed(swept.destroyed);
+            }
             Err(error) => warn!(%error, "cannot sweep connections; trying again"),
+        }
+    }
+
+    fn count_destroyed(&mut self, destroyed: usize) {
+        if destroyed > 0 {
+            let total = self.metrics.count_sockets_destroyed(destroyed);
+            info!(destroyed, total, "destroyed connected UDP sockets whose backend is gone");
         }
     }
 }

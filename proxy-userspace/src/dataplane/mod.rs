@@ -25,5 +25,5 @@ pub use encode::MapAddr;
 pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps};
 pub use reconcile::{Applied, Reconciler};
 pub use repair::Repairs;
-pub use store::{FamilyMaps, MapError, MapName, MapStore};
-pub use sweep::{Swept, Timeouts};
+pub use store::{FamilyMaps, MapError, MapName, MapStore, Sockets, StaleSocket};
+pub use sweep::{SweepError, Swept, Timeouts};

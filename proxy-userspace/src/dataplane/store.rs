@@ -1,6 +1,6 @@
-//! What the reconciler needs of the maps, and how writing to them fails.
+//! What the reconciler needs of the maps and of the host's sockets, and how writing fails.
 
-use std::{fmt, io};
+use std::{fmt, io, net::SocketAddr};
 
 use proxy_common::{
     addr::{Addr, Ip4, Ip6},
@@ -106,6 +106,22 @@ pub trait FamilyMaps<A: Addr> {
     ) -> Result<(), MapError>;
     /// Removes rows of `socket_flows`.
     fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError>;
+}
+
+/// A socket that socket LB connected to a backend it may not use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StaleSocket {
+    /// `SO_COOKIE`: no other socket ever has the same.
+    pub cookie: u64,
+    /// The backend.
+    pub peer: SocketAddr,
+}
+
+/// The sockets of the host and of its pods.
+pub trait Sockets {
+    /// Destroys those of `stale` that are connected to that peer still, and returns how
+    /// many there were. All others are left alone.
+    fn destroy(&mut self, stale: &[StaleSocket]) -> io::Result<usize>;
 }
 
 /// A map, as errors and metrics name it.

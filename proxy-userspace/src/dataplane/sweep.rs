@@ -3,9 +3,15 @@
 //! Level-triggered: each sweep looks at every row, whatever happened before. UDP has no
 //! end of its own, so its flows are cut when the service no longer leads where they go;
 //! TCP and SCTP connections to a backend that is gone go on until they end.
+//!
+//! A connected UDP socket asks nobody when it sends. One that socket LB connected to a
+//! backend that is no longer allowed is destroyed, so that its program gets an error and
+//! connects anew.
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -13,12 +19,12 @@ use proxy_common::{
     maps::{
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
         frontends::FrontendKey,
-        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND},
+        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
     },
     proto,
 };
 
-use super::{FamilyMaps, MapAddr, MapError, MapStore, Reconciler, family::FamilyTable};
+use super::{FamilyMaps, MapAddr, MapError, MapStore, Reconciler, Sockets, StaleSocket, family::FamilyTable};
 
 /// Bits of the TCP header's flags (RFC 9293 §3.1).
 const FIN: u8 = 0x01;
@@ -72,6 +78,19 @@ pub struct Swept {
     pub stale: usize,
     /// Translations of sockets that are no longer allowed.
     pub socket_flows: usize,
+    /// Connected sockets that were destroyed.
+    pub destroyed: usize,
+}
+
+/// Why a sweep was not completed; the next one begins from the start.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// A flow table could not be read or written.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Connected sockets may still send to a backend that is gone.
+    #[error("cannot destroy sockets whose backend is gone: {0}")]
+    Sockets(#[from] io::Error),
 }
 
 impl Reconciler {
@@ -82,14 +101,38 @@ impl Reconciler {
     pub fn sweep(
         &self,
         maps: &mut impl MapStore,
+        sockets: &mut impl Sockets,
         now_ns: u64,
         timeouts: &Timeouts,
-    ) -> Result<Swept, MapError> {
+    ) -> Result<Swept, SweepError> {
         let mut swept = Swept::default();
-        Sweep::new(&self.v4, now_ns, timeouts).run(maps.v4(), &mut swept)?;
-        Sweep::new(&self.v6, now_ns, timeouts).run(maps.v6(), &mut swept)?;
+        let v4 = Sweep::new(&self.v4, now_ns, timeouts).run(maps.v4(), &mut swept)?;
+        let v6 = Sweep::new(&self.v6, now_ns, timeouts).run(maps.v6(), &mut swept)?;
+        // The rows go last: they are all that is known of sockets still to be destroyed.
+        let stale: HashSet<_> =
+            v4.iter().filter_map(connected).chain(v6.iter().filter_map(connected)).collect();
+        if !stale.is_empty() {
+            swept.destroyed = sockets.destroy(&Vec::from_iter(stale))?;
+        }
+        swept.socket_flows = v4.len() + v6.len();
+        delete_socket_flows(maps.v4(), &v4)?;
+        delete_socket_flows(maps.v6(), &v6)?;
         Ok(swept)
     }
+}
+
+/// The socket a row is about, if it may be a connected one.
+fn connected<A: MapAddr>(key: &SocketFlowKey<A>) -> Option<StaleSocket> {
+    let [high, low] = key.cookie.map(u64::from);
+    let peer = SocketAddr::new(key.addr.into(), key.port);
+    (key.direction == TO_FRONTEND).then_some(StaleSocket { cookie: high << 32 | low, peer })
+}
+
+fn delete_socket_flows<A: MapAddr>(
+    maps: &mut impl FamilyMaps<A>,
+    keys: &[SocketFlowKey<A>],
+) -> Result<(), MapError> {
+    if keys.is_empty() { Ok(()) } else { maps.delete_socket_flows(keys) }
 }
 
 type Rows<A> = HashMap<CtKey<A>, CtEntry<A>>;
@@ -107,7 +150,12 @@ impl<'a, A: MapAddr> Sweep<'a, A> {
         Self { table, now_ns, timeouts, allowed: HashMap::new() }
     }
 
-    fn run(mut self, maps: &mut impl FamilyMaps<A>, swept: &mut Swept) -> Result<(), MapError> {
+    /// Sweeps `conntrack`; returns the rows of `socket_flows` that have to go.
+    fn run(
+        mut self,
+        maps: &mut impl FamilyMaps<A>,
+        swept: &mut Swept,
+    ) -> Result<Vec<SocketFlowKey<A>>, MapError> {
         let mut rows = Rows::new();
         maps.each_conntrack(&mut |key, entry| {
             rows.insert(*key, *entry);
@@ -122,11 +170,7 @@ impl<'a, A: MapAddr> Sweep<'a, A> {
                 gone.push(*key);
             }
         })?;
-        swept.socket_flows += gone.len();
-        if !gone.is_empty() {
-            maps.delete_socket_flows(&gone)?;
-        }
-        Ok(())
+        Ok(gone)
     }
 
     /// The rows to remove: whole connections, and rows whose connection lost its first row.
@@ -154,10 +198,7 @@ impl<'a, A: MapAddr> Sweep<'a, A> {
 
     fn is_stale(&mut self, key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
         let primary = Role(entry.role).is_primary();
-        let elsewhere = || {
-            let row = self.table.backends.row(entry.backend);
-            row.is_none_or(|row| (row.addr, row.port) != (entry.dst, entry.dport))
-        };
+        let elsewhere = || self.leads_elsewhere(entry.backend, (entry.dst, entry.dport));
         let unanswered = || !self.table.answers(key.dst, key.dport, key.proto, entry.service);
         (primary && (elsewhere() || unanswered())) || !self.allows(entry.service, entry.backend)
     }
@@ -166,9 +207,19 @@ impl<'a, A: MapAddr> Sweep<'a, A> {
         if key.proto != proto::UDP {
             return false;
         }
-        let (addr, port) =
-            if key.direction == TO_BACKEND { (key.addr, key.port) } else { (flow.addr, flow.port) };
-        !self.table.answers(addr, port, key.proto, flow.service) || !self.allows(flow.service, flow.backend)
+        let (frontend, backend) = if key.direction == TO_BACKEND {
+            ((key.addr, key.port), (flow.addr, flow.port))
+        } else {
+            ((flow.addr, flow.port), (key.addr, key.port))
+        };
+        self.leads_elsewhere(flow.backend, backend)
+            || !self.table.answers(frontend.0, frontend.1, key.proto, flow.service)
+            || !self.allows(flow.service, flow.backend)
+    }
+
+    /// True when the id stands for another backend: ids are given out again.
+    fn leads_elsewhere(&self, id: u32, backend: (A, u16)) -> bool {
+        self.table.backends.row(id).is_none_or(|row| (row.addr, row.port) != backend)
     }
 
     fn allows(&mut self, service: u32, backend: u32) -> bool {

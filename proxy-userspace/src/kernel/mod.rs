@@ -1,5 +1,6 @@
 //! The only user of aya: loads, pins and attaches the eBPF programs, writes their maps,
-//! and follows the host's devices by netlink.
+//! follows the host's devices and
+//! destroys sockets by netlink.
 
 mod attach;
 mod bpf;
@@ -8,10 +9,12 @@ mod error;
 mod host;
 mod maps;
 mod mmap;
+mod namespaces;
 mod netlink;
 mod object;
 mod pinned;
 mod pins;
+mod sock_diag;
 mod sockets;
 
 pub use attach::{Target, TcMode};
@@ -24,3 +27,4 @@ pub use netlink::Netlink;
 pub use object::Capacities;
 pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
 pub use pins::{DEFAULT_BPFFS, Pins};
+pub use sock_diag::KernelSockets;

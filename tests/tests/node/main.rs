@@ -9,4 +9,5 @@ mod life;
 mod operator;
 mod services;
 mod stage;
+mod udp;
 mod world;

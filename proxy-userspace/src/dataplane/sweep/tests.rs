@@ -74,8 +74,22 @@ impl Flow {
     }
 }
 
+/// Sockets as a list of what was asked to be destroyed.
+#[derive(Default)]
+struct Asked {
+    stale: Vec<StaleSocket>,
+    fails: bool,
+}
+
+impl Sockets for Asked {
+    fn destroy(&mut self, stale: &[StaleSocket]) -> io::Result<usize> {
+        self.stale.extend(stale);
+        if self.fails { Err(io::ErrorKind::Other.into()) } else { Ok(stale.len()) }
+    }
+}
+
 fn sweep(maps: &mut MemoryMaps, reconciler: &Reconciler) -> Swept {
-    reconciler.sweep(maps, NOW, &Timeouts::default()).expect("memory")
+    reconciler.sweep(maps, &mut Asked::default(), NOW, &Timeouts::default()).expect("memory")
 }
 
 fn check(flow: Flow, expected: Swept) {
@@ -86,9 +100,9 @@ fn check(flow: Flow, expected: Swept) {
     assert_eq!(maps.v4.conntrack.len(), if expected == KEPT { rows } else { 0 });
 }
 
-const KEPT: Swept = Swept { expired: 0, stale: 0, socket_flows: 0 };
-const EXPIRED: Swept = Swept { expired: 1, stale: 0, socket_flows: 0 };
-const STALE: Swept = Swept { expired: 0, stale: 1, socket_flows: 0 };
+const KEPT: Swept = Swept { expired: 0, stale: 0, socket_flows: 0, destroyed: 0 };
+const EXPIRED: Swept = Swept { expired: 1, stale: 0, socket_flows: 0, destroyed: 0 };
+const STALE: Swept = Swept { expired: 0, stale: 1, socket_flows: 0, destroyed: 0 };
 
 #[test]
 fn silent_connections_expire() {
@@ -147,22 +161,52 @@ fn flows_follow_what_is_applied() {
     assert!(maps.v4.conntrack.is_empty());
 }
 
-#[test]
-fn socket_flows_of_udp_follow_too() {
-    let (mut maps, mut reconciler) = setup();
-    let service = frontend(&maps, 1).expect("written").service;
-    let backend = Ip4::from([10, 0, 0, 2]);
-    let id = maps.v4.backends.iter().position(|row| row.addr == backend).expect("written") as u32;
-    let flow = |proto, direction| {
-        let ends = [([172, 30, 0, 1].into(), 53), (backend, 8080)];
+/// A socket that spoke to backend 10.0.0.`last` under the service's address: both rows.
+fn socket_flows(
+    maps: &MemoryMaps,
+    proto: u8,
+    last: u8,
+    id: u32,
+) -> [(SocketFlowKey<Ip4>, SocketFlow<Ip4>); 2] {
+    let service = frontend(maps, 1).expect("written").service;
+    [TO_BACKEND, TO_FRONTEND].map(|direction| {
+        let ends = [([172, 30, 0, 1].into(), 53), (Ip4::from([10, 0, 0, last]), 8080)];
         let [(addr, port), (to, to_port)] = if direction == TO_BACKEND { ends } else { [ends[1], ends[0]] };
-        let key = SocketFlowKey { cookie: [0, 1], addr, port, proto, direction };
+        let key = SocketFlowKey { cookie: [7, u32::from(proto)], addr, port, proto, direction };
         (key, SocketFlow { addr: to, port: to_port, pad: 0, service, backend: id })
-    };
-    maps.v4.socket_flows = [proto::UDP, proto::TCP].iter().flat_map(|p| [flow(*p, 0), flow(*p, 1)]).collect();
+    })
+}
+
+fn backend_id(maps: &MemoryMaps, last: u8) -> u32 {
+    let backend = Ip4::from([10, 0, 0, last]);
+    maps.v4.backends.iter().position(|row| row.addr == backend).expect("written") as u32
+}
+
+#[test]
+fn sockets_of_udp_follow_too() {
+    let (mut maps, mut reconciler) = setup();
+    let id = backend_id(&maps, 2);
+    let flows = [proto::UDP, proto::TCP].map(|proto| socket_flows(&maps, proto, 2, id));
+    maps.v4.socket_flows = flows.into_iter().flatten().collect();
     assert_eq!(sweep(&mut maps, &reconciler), KEPT);
     reconciler.remove(name("a"));
     reconciler.apply(&mut maps);
-    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_flows: 2, ..KEPT });
+    let mut asked = Asked { fails: true, ..Asked::default() };
+    let timeouts = Timeouts::default();
+    assert!(reconciler.sweep(&mut maps, &mut asked, NOW, &timeouts).is_err());
+    assert_eq!(maps.v4.socket_flows.len(), 4, "what was not destroyed is tried again");
+    asked = Asked::default();
+    let swept = reconciler.sweep(&mut maps, &mut asked, NOW, &timeouts).expect("memory");
+    assert_eq!(swept, Swept { socket_flows: 2, destroyed: 1, ..KEPT });
+    let stale = StaleSocket { cookie: 7 << 32 | 17, peer: "10.0.0.2:8080".parse().expect("address") };
+    assert_eq!(asked.stale, [stale]);
     assert!(maps.v4.socket_flows.iter().all(|(key, _)| key.proto == proto::TCP));
+}
+
+#[test]
+fn a_backend_id_given_out_again_is_no_excuse() {
+    let (mut maps, reconciler) = setup();
+    let id = backend_id(&maps, 4);
+    maps.v4.socket_flows = socket_flows(&maps, proto::UDP, 9, id).into();
+    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_flows: 2, destroyed: 1, ..KEPT });
 }
