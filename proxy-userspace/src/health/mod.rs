@@ -138,3 +138,6 @@ impl Board {
         Some(body::service(&check.service, check.endpoints_for(asked.family), healthy))
     }
 }
+
+#[cfg(test)]
+mod tests;
