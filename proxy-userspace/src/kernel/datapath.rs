@@ -219,19 +219,8 @@ pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String
     }
     removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));
     removed.extend(sockets::detach(&pins, &object::BIND_HOOKS));
-    match fs::read_dir(bpffs) {
-        Ok(_) => {
-            fs::remove_dir_all(bpffs).map_err(|source| KernelError::File {
-                what: "cannot remove",
-                path: bpffs.to_owned(),
-                source,
-            })?;
-            removed.push(format!("pinned maps below {}", bpffs.display()));
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => {
-            return Err(KernelError::File { what: "cannot read", path: bpffs.to_owned(), source });
-        }
+    if pins.remove()? {
+        removed.push(format!("pinned maps below {}", bpffs.display()));
     }
     Ok(removed)
 }

@@ -13,6 +13,9 @@ use super::error::KernelError;
 /// Directory of all pins unless the operator names another.
 pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf/shunt";
 
+/// Directory of pinned links.
+const LINKS: &str = "links";
+
 /// The directories below the agent's part of the BPF file system.
 #[derive(Clone, Debug)]
 pub struct Pins {
@@ -72,12 +75,42 @@ impl Pins {
         }
     }
 
+    /// Removes all pins, of every layout version, and nothing else. False if there were none.
+    ///
+    /// # Errors
+    /// When a pin cannot be removed.
+    pub fn remove(&self) -> Result<bool, KernelError> {
+        let entries = match fs::read_dir(&self.root) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(source) => {
+                return Err(KernelError::File { what: "cannot read", path: self.root.clone(), source });
+            }
+        };
+        let ours = |name: &str| {
+            name == LINKS || name.strip_prefix('v').is_some_and(|version| version.parse::<u32>().is_ok())
+        };
+        let mut removed = false;
+        for entry in entries.flatten().filter(|entry| ours(&entry.file_name().to_string_lossy())) {
+            let path = entry.path();
+            fs::remove_dir_all(&path).map_err(|source| KernelError::File {
+                what: "cannot remove",
+                path,
+                source,
+            })?;
+            removed = true;
+        }
+        // It stays where it is a mount point or holds the pins of others.
+        let _ = fs::remove_dir(&self.root);
+        Ok(removed)
+    }
+
     fn maps_dir(&self) -> PathBuf {
         self.root.join(format!("v{LAYOUT_VERSION}")).join("maps")
     }
 
     /// Links are shared by all layout versions: whoever runs replaces their program.
     fn links_dir(&self) -> PathBuf {
-        self.root.join("links")
+        self.root.join(LINKS)
     }
 }
