@@ -47,12 +47,17 @@ impl Binaries {
 }
 
 /// Builds what is needed and becomes the program, so that Ctrl-C and the exit status are its own.
-pub(crate) fn exec(workspace: &Workspace, name: &str, args: &[OsString]) -> anyhow::Result<()> {
+pub(crate) fn exec(
+    workspace: &Workspace,
+    name: &str,
+    args: &[OsString],
+    variable: Option<(&str, PathBuf)>,
+) -> anyhow::Result<()> {
     let wants_help = args.iter().any(|arg| arg == "--help" || arg == "-h");
     if !wants_help {
         machine::make_ready().with_context(|| format!("{name} needs network namespaces and eBPF"))?;
     }
     let binaries = Binaries::build(workspace)?;
-    let error = binaries.command(name).args(args).exec();
+    let error = binaries.command(name).args(args).envs(variable).exec();
     Err(error).with_context(|| format!("cannot run {name}"))
 }

@@ -1,46 +1,53 @@
-//! The conformance cases as a tier: in every mode of socket LB, and without the topics that
-//! the agent does not claim to fulfil.
+//! The conformance cases as a tier: all of them in every mode of socket LB, and a part of
+//! them through a real API server.
 
-use std::fs;
+use std::ffi::OsString;
 use std::process::Command;
 
-use anyhow::Context as _;
-
 use crate::binaries::Binaries;
+use crate::control_plane;
 use crate::workspace::Workspace;
 
-/// Whose sockets are translated. Every mode has to pass the same cases.
-pub(crate) const SOCKET_LB: [&str; 3] = ["all", "host", "off"];
-
-/// Topics that are not part of the tier, and why. `cargo xtask conformance` runs them all.
-pub(crate) const LEFT_OUT: [(&str, &str); 4] = [
-    ("conntrack", "the runner cannot make connections of an earlier proxy"),
-    ("invalid-input", "the agent restricts no source ranges"),
-    ("session-affinity", "the agent keeps no session affinity"),
-    ("source-ranges", "the agent restricts no source ranges"),
-];
-
-/// The runner in one mode, on all topics but those left out.
-pub(crate) fn command(
-    workspace: &Workspace,
-    binaries: &Binaries,
-    socket_lb: &str,
-    filter: Option<&str>,
-) -> anyhow::Result<Command> {
-    let mut command = binaries.command("conformance");
-    command.args(["--socket-lb", socket_lb, "--topics", &topics(workspace)?.join(",")]);
-    command.args(filter.map(|filter| ["--case", filter]).into_iter().flatten());
-    Ok(command)
+/// One run of the runner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// As the table shows it.
+    pub(crate) name: &'static str,
+    socket_lb: &'static str,
+    /// Fed by an API server, and not by manifests.
+    pub(crate) by_api_server: bool,
 }
 
-fn topics(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
-    let folder = workspace.root.join("tests/cases");
-    let mut topics = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        let topic = name.strip_suffix(".yaml").map(str::to_owned);
-        topics.extend(topic.filter(|topic| !LEFT_OUT.iter().any(|(name, _)| name == topic)));
+/// Every mode has to pass the same cases. What an API server changes does not depend on the
+/// mode, so one is enough.
+pub(crate) const RUNS: [Run; 4] = [
+    Run { name: "conformance all", socket_lb: "all", by_api_server: false },
+    Run { name: "conformance host", socket_lb: "host", by_api_server: false },
+    Run { name: "conformance off", socket_lb: "off", by_api_server: false },
+    Run { name: "conformance all, API server", socket_lb: "all", by_api_server: true },
+];
+
+impl Run {
+    /// The runner.
+    pub(crate) fn command(
+        self,
+        workspace: &Workspace,
+        binaries: &Binaries,
+        filter: Option<&str>,
+    ) -> anyhow::Result<Command> {
+        let mut command = binaries.command("conformance");
+        command.args(["--socket-lb", self.socket_lb]);
+        if self.by_api_server {
+            command.args(["--source", "api"]);
+            command.env(control_plane::VARIABLE, control_plane::find_or_build(workspace)?);
+        }
+        command.args(filter.map(|filter| ["--case", filter]).into_iter().flatten());
+        Ok(command)
     }
-    topics.sort();
-    Ok(topics)
+}
+
+/// Whether the runner with these arguments needs an API server.
+pub(crate) fn wants_api_server(args: &[OsString]) -> bool {
+    let follows = args.windows(2).any(|pair| pair[0] == "--source" && pair[1] == "api");
+    follows || args.iter().any(|arg| arg == "--source=api")
 }

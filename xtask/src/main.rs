@@ -20,6 +20,7 @@ mod workspace;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
@@ -77,8 +78,12 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::BuildEbpf => ebpf::build(&workspace)?,
         Task::Test { words } => return test::run(&workspace, &words),
-        Task::Conformance { args } => binaries::exec(&workspace, "conformance", &args)?,
-        Task::Demo { args } => binaries::exec(&workspace, "demo", &args)?,
+        Task::Conformance { args } => {
+            let find = || anyhow::Ok((control_plane::VARIABLE, control_plane::find_or_build(&workspace)?));
+            let assets = conformance::wants_api_server(&args).then(find).transpose();
+            binaries::exec(&workspace, "conformance", &args, assets.context("no API server")?)?;
+        }
+        Task::Demo { args } => binaries::exec(&workspace, "demo", &args, None)?,
         Task::ControlPlane => println!("{}", control_plane::find_or_build(&workspace)?.display()),
     }
     Ok(ExitCode::SUCCESS)

@@ -85,14 +85,12 @@ impl Context<'_> {
     }
 
     fn run_conformance(&self, binaries: &Binaries, report: &mut Report) {
-        let filter = self.filter.as_deref();
-        for mode in conformance::SOCKET_LB {
-            self.run(&format!("conformance {mode}"), report, || {
-                conformance::command(self.workspace, binaries, mode, filter)
-            });
-        }
-        for (topic, reason) in conformance::LEFT_OUT.iter().filter(|_| filter.is_none()) {
-            report.skipped(&format!("cases {topic}"), reason);
+        for run in conformance::RUNS {
+            match control_plane::obstacle().filter(|_| run.by_api_server) {
+                Some(reason) => report.skipped(run.name, &reason),
+                None => self
+                    .run(run.name, report, || run.command(self.workspace, binaries, self.filter.as_deref())),
+            }
         }
     }
 
