@@ -15,7 +15,7 @@ use super::{
 pub(super) struct SourceRanges<A> {
     /// Rows the kernel may hold.
     held: BTreeSet<SourceRange<A>>,
-    /// After a write that failed: the kernel may lack some of them.
+    /// After a write or a removal that failed: the kernel may lack some of them.
     doubtful: bool,
 }
 
@@ -70,7 +70,10 @@ impl<A: MapAddr> FamilyTable<A> {
             let wanted: HashSet<_> = port.source_ranges.iter().collect();
             let gone: Vec<_> = known.held.iter().filter(|row| !wanted.contains(row)).copied().collect();
             if !gone.is_empty() {
+                // Some may be gone when this fails, and be wanted again before it succeeds.
+                known.doubtful = true;
                 maps.delete_source_ranges(&gone)?;
+                known.doubtful = false;
                 known.held.retain(|row| wanted.contains(row));
                 count += gone.len();
             }
