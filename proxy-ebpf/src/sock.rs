@@ -241,7 +241,10 @@ fn translate<A: Client>(
         replace(known);
         return ALLOW;
     }
-    match select(frontend, class, &client(ctx, netns)) {
+    let client: A = client(ctx, netns);
+    match select(frontend, class, &client) {
+        // Nothing leaves the host from a loopback address: only the packet path can give it another.
+        Ok(choice) if client.is_loopback() && !choice.backend.addr.is_loopback() => ALLOW,
         Ok(choice) => {
             let backend = Peer { addr: choice.backend.addr, port: choice.backend.port };
             let flow = |peer: &Peer<A>| SocketFlow {

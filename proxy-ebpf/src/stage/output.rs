@@ -66,7 +66,9 @@ pub fn route<P: Packet, A: Network>(packet: &P, tuple: &Tuple<A>) -> Result<u32,
     let mut params: bpf_fib_lookup = unsafe { core::mem::zeroed() };
     params.ifindex = packet.ifindex();
     params.l4_protocol = tuple.proto;
-    A::route_key(&mut params, &tuple.src, &tuple.dst);
+    // The kernel has no route for what comes from ::1; the source changes before it leaves anyway.
+    let src = if tuple.src.is_loopback() { A::default() } else { tuple.src };
+    A::route_key(&mut params, &src, &tuple.dst);
     // SAFETY: the context belongs to the running program; params is initialised and of the size given.
     let ret = unsafe {
         helper::bpf_fib_lookup(packet.context(), &raw mut params, size_of::<bpf_fib_lookup>() as i32, 0)

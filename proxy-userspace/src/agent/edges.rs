@@ -22,7 +22,8 @@ pub(super) struct Edges {
 struct Policy {
     patterns: InterfacePatterns,
     detect_local: DetectLocal,
-    socket_lb: SocketLb,
+    /// Loopback carries packets to NodePorts.
+    loopback: bool,
 }
 
 impl Edges {
@@ -31,7 +32,10 @@ impl Edges {
         let policy = Policy {
             patterns: config.interfaces.clone(),
             detect_local: config.model.detect_local.clone(),
-            socket_lb: config.model.socket_lb,
+            // Without socket LB host processes reach NodePorts over it; with it, those that are bound to a
+            // loopback address still do.
+            loopback: config.model.socket_lb == SocketLb::Off
+                || config.model.node_port_addresses.loopback().next().is_some(),
         };
         Self { policy, failed: BTreeSet::new(), devices_failed: false }
     }
@@ -103,7 +107,7 @@ impl DevicePolicy for Policy {
     }
 
     fn loopback_edge(&self) -> bool {
-        self.socket_lb == SocketLb::Off
+        self.loopback
     }
 }
 

@@ -161,7 +161,7 @@ impl Datapath {
                 continue;
             }
             if edge.kind == EdgeKind::Loopback {
-                accept_local_on_loopback();
+                accept_own_sources_on_loopback(true);
             }
             match attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, &edge.target) {
                 Ok(()) => {
@@ -195,11 +195,14 @@ impl Datapath {
 }
 
 /// A reply to a host process enters by loopback with one of the host's own addresses as
-/// source, which the kernel takes for a forgery elsewhere and by default here too.
-fn accept_local_on_loopback() {
-    let path = Path::new("/proc/sys/net/ipv4/conf/lo/accept_local");
-    if let Err(error) = fs::write(path, "1") {
-        tracing::warn!(%error, path = %path.display(), "host processes may not reach NodePorts of this node");
+/// source, a loopback address among them, which the kernel takes for a forgery elsewhere
+/// and by default here too.
+fn accept_own_sources_on_loopback(accept: bool) {
+    for setting in ["accept_local", "route_localnet"] {
+        let path = Path::new("/proc/sys/net/ipv4/conf/lo").join(setting);
+        if let Err(error) = fs::write(&path, if accept { "1" } else { "0" }) {
+            tracing::warn!(%error, path = %path.display(), "host processes may not reach NodePorts of this node");
+        }
     }
 }
 
@@ -214,7 +217,7 @@ pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String
     for (ifindex, name) in links {
         removed.extend(attach::detach(&pins, *ifindex, name));
         if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
-            let _ = fs::write("/proc/sys/net/ipv4/conf/lo/accept_local", "0");
+            accept_own_sources_on_loopback(false);
         }
     }
     removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));

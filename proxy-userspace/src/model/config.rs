@@ -96,8 +96,21 @@ impl NodePortAddresses {
         own.peek().is_none() || own.any(|net| net.prefix_len() == 0)
     }
 
+    /// The ranges that are about loopback. kube-proxy's nftables mode never serves NodePorts
+    /// there, so a range as wide as 0.0.0.0/0 does not ask for it; one of these does.
+    pub fn loopback(&self) -> impl Iterator<Item = &IpNet> {
+        let nets = match self {
+            NodePortAddresses::Primary => &[][..],
+            NodePortAddresses::Ranges(nets) => nets,
+        };
+        nets.iter().filter(|net| net.network().is_loopback() && net.broadcast().is_loopback())
+    }
+
     /// True when the configuration names this address of the host.
     pub fn includes(&self, node: Option<&Node>, addr: IpAddr) -> bool {
+        if addr.is_loopback() {
+            return self.loopback().any(|net| net.contains(&addr));
+        }
         let family = Family::of(addr);
         match self {
             NodePortAddresses::Primary => node.and_then(|node| node.primary(family)) == Some(addr),

@@ -12,7 +12,7 @@ use proxy_common::{
 };
 
 use super::NodePlan;
-use crate::model::{Config, Family, Node, NodePortAddresses, SocketLb, State};
+use crate::model::{Config, Family, Node, SocketLb, State};
 
 /// What only the machine itself can tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,18 +29,12 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
     let mut addresses: Vec<_> = host.addresses.clone();
     addresses.sort_unstable();
     addresses.dedup();
-    let flags = |addr| if takes_node_ports(&config.node_port_addresses, node, addr) { NODE_PORTS } else { 0 };
+    let flags = |addr| if config.node_port_addresses.includes(node, addr) { NODE_PORTS } else { 0 };
     NodePlan {
         settings: settings(config, node, host.netns_cookie),
         addresses: addresses.into_iter().map(|addr| (addr, flags(addr))).collect(),
         service_cidrs: state.service_cidrs().into(),
     }
-}
-
-/// Loopback never takes NodePorts: a packet could leave the host with a source that
-/// nobody can answer.
-fn takes_node_ports(wanted: &NodePortAddresses, node: Option<&Node>, addr: IpAddr) -> bool {
-    !addr.is_loopback() && wanted.includes(node, addr)
 }
 
 fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings {
@@ -78,7 +72,7 @@ fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Change, DetectLocal};
+    use crate::model::{Change, DetectLocal, NodePortAddresses};
 
     fn state() -> State {
         let mut state = State::new("here");
@@ -122,6 +116,7 @@ mod tests {
         check(ranges(&["192.168.1.0/24", "2001:db8::2/128"]), &["192.168.1.2", "2001:db8::2"]);
         check(ranges(&["192.168.1.0/24"]), &["192.168.1.2", "2001:db8::1", "2001:db8::2"]);
         check(ranges(&["0.0.0.0/0", "2001:db8:9::/64"]), &["192.168.0.2", "192.168.1.2"]);
+        check(ranges(&["192.168.1.0/24", "127.0.0.0/8", "::1/128"]), &["127.0.0.1", "192.168.1.2", "::1"]);
     }
 
     #[test]
