@@ -49,9 +49,10 @@ struct Arguments {
     /// without --case, else all cases]
     #[arg(long, value_name = "N")]
     every: Option<usize>,
-    /// How many cases to run at a time
-    #[arg(long, default_value_t = 2)]
-    jobs: usize,
+    /// How many cases to run at a time [default: two per CPU, for cases mostly wait; one with
+    /// an API server]
+    #[arg(long)]
+    jobs: Option<usize>,
 }
 
 /// What feeds the agent.
@@ -87,6 +88,12 @@ impl Arguments {
         (self.source == Source::Api && self.case.is_none()).then_some(3)
     }
 
+    fn jobs(&self) -> usize {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let default = if self.source == Source::Api { cpus } else { 2 * cpus };
+        self.jobs.unwrap_or(default).max(1)
+    }
+
     /// What was run, over the sums.
     fn title(&self) -> String {
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
@@ -120,7 +127,7 @@ fn main() -> Result<ExitCode> {
         Ok(())
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..arguments.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..arguments.jobs()).map(|_| scope.spawn(work)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })?;
     let report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
