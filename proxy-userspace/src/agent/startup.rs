@@ -9,9 +9,9 @@ use tokio::io::{Interest, unix::AsyncFd};
 use tracing::{info, warn};
 
 use crate::{
-    config::{Attach, Config, MapCapacities},
+    config::{Attach, Config},
     health::Health,
-    kernel::{Capacities, Datapath, Options, TcMode},
+    kernel::{Datapath, Options, TcMode},
     watch::{Batches, WatchMetrics, kube, manifests},
 };
 
@@ -71,7 +71,7 @@ pub(super) fn datapath(config: &Config) -> Result<Datapath> {
     let options = Options {
         bpffs: config.bpffs.clone(),
         cgroup: config.cgroup.clone(),
-        capacities: capacities(&config.maps),
+        capacities: config.maps,
         tc_mode: match config.attach {
             Attach::Auto => TcMode::Auto,
             Attach::Tcx => TcMode::Tcx,
@@ -84,18 +84,6 @@ pub(super) fn datapath(config: &Config) -> Result<Datapath> {
         tokio::spawn(pass_on(logger));
     }
     Ok(datapath)
-}
-
-fn capacities(maps: &MapCapacities) -> Capacities {
-    Capacities {
-        frontends: maps.frontends,
-        backends: maps.backends,
-        slots: maps.slots,
-        conntrack: maps.conntrack,
-        socket_flows: maps.socket_flows,
-        services: maps.services,
-        affinity: maps.affinity,
-    }
 }
 
 /// Passes on what the programs log, for as long as the agent runs.

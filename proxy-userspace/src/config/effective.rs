@@ -18,7 +18,7 @@ use super::{
     errors::Problems,
     interfaces::InterfacePatterns,
     kube_proxy::{Conntrack, KubeProxyConfiguration, Nftables},
-    shunt::{MapCapacities, ShuntConfiguration},
+    shunt::ShuntConfiguration,
     unhonoured,
 };
 use crate::model::{DetectLocal, NodePortAddresses};
@@ -203,7 +203,7 @@ fn port_range(text: &str, problems: &mut Problems) -> RangeInclusive<u16> {
     })
 }
 
-fn check_capacities(maps: &MapCapacities, problems: &mut Problems) {
+fn check_capacities(maps: &crate::kernel::Capacities, problems: &mut Problems) {
     for (path, rows) in [
         ("maps.frontends", maps.frontends),
         ("maps.backends", maps.backends),

@@ -20,7 +20,7 @@ use std::{
 
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
-pub use shunt::{Attach, DatapathLevel, LogFormat, MapCapacities, SocketLb};
+pub use shunt::{Attach, DatapathLevel, LogFormat, SocketLb};
 
 /// The configuration the agent runs with.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Config {
     /// A port of the agent's own that is taken is fatal.
     pub bind_hard_fail: bool,
     /// Rows per map and family.
-    pub maps: MapCapacities,
+    pub maps: crate::kernel::Capacities,
     /// Folder of pins in a mounted bpf file system.
     pub bpffs: PathBuf,
     /// Root of the cgroup v2 hierarchy; found in the mount table when absent.

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use proxy_common::maps;
 use serde::{Deserialize, Serialize};
+
+use crate::kernel::Capacities;
 
 /// The file's document. Absent and `null` fields take their default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,7 +23,7 @@ pub struct ShuntConfiguration {
     /// `first-last`, the source ports of masqueraded connections.
     pub snat_port_range: String,
     /// Sizes of the eBPF maps.
-    pub maps: MapCapacities,
+    pub maps: Capacities,
     /// Folder of pins in a mounted bpf file system.
     pub bpffs: PathBuf,
     /// Root of the cgroup v2 hierarchy; found in the mount table when absent.
@@ -39,7 +40,7 @@ impl Default for ShuntConfiguration {
             interfaces: Interfaces::default(),
             attach: Attach::default(),
             snat_port_range: "1024-29999".into(),
-            maps: MapCapacities::default(),
+            maps: Capacities::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
             cgroup: None,
             logging: Logging::default(),
@@ -95,40 +96,6 @@ pub struct Interfaces {
     pub node: Vec<String>,
     /// Overlays.
     pub tunnel: Vec<String>,
-}
-
-/// Rows per map and family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct MapCapacities {
-    /// Addresses services answer on.
-    pub frontends: u32,
-    /// Endpoints.
-    pub backends: u32,
-    /// Candidates of all frontends together.
-    pub slots: u32,
-    /// Rows of tracked connections, two to four per connection.
-    pub conntrack: u32,
-    /// Rows of translated sockets, two per peer.
-    pub socket_flows: u32,
-    /// Service ports.
-    pub services: u32,
-    /// Clients with session affinity.
-    pub affinity: u32,
-}
-
-impl Default for MapCapacities {
-    fn default() -> Self {
-        Self {
-            frontends: maps::frontends::CAPACITY,
-            backends: maps::backends::CAPACITY,
-            slots: maps::slots::CAPACITY,
-            conntrack: maps::conntrack::CAPACITY,
-            socket_flows: maps::socket_flows::CAPACITY,
-            services: maps::services::CAPACITY,
-            affinity: maps::affinity::CAPACITY,
-        }
-    }
 }
 
 /// The log.

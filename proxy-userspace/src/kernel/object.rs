@@ -7,6 +7,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use proxy_common::maps;
+use serde::{Deserialize, Serialize};
 
 use super::{error::KernelError, pins::Pins};
 
@@ -31,21 +32,22 @@ pub(super) const SOCKET_HOOKS: [&str; 8] = [
 ];
 
 /// Rows a map has room for, per family where there are two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Capacities {
-    /// Rows of `frontends`.
+    /// Rows of `frontends`: addresses services answer on.
     pub frontends: u32,
-    /// Entries of `backends`.
+    /// Entries of `backends`: endpoints.
     pub backends: u32,
-    /// Entries of `slots`.
+    /// Entries of `slots`: candidates of all frontends together.
     pub slots: u32,
-    /// Rows of `conntrack`.
+    /// Rows of `conntrack`, two to four per connection.
     pub conntrack: u32,
-    /// Rows of `socket_flows`.
+    /// Rows of `socket_flows`, two per translated peer.
     pub socket_flows: u32,
-    /// Rows of `services`.
+    /// Rows of `services`: service ports.
     pub services: u32,
-    /// Rows of `affinity`.
+    /// Rows of `affinity`: clients with session affinity.
     pub affinity: u32,
 }
 

@@ -18,7 +18,7 @@ use proxy_common::{
     },
 };
 
-use super::{bpf, error::KernelError, maps::KernelAddr, mmap::MappedArray, object, pins::Pins};
+use super::{bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins};
 
 /// Rows of `conntrack`.
 pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;

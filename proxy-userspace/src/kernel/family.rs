@@ -1,0 +1,263 @@
+//! The pinned maps of one address family as the dataplane writes them.
+
+use std::io;
+
+use aya::{
+    Pod,
+    maps::{LpmTrie, MapData, lpm_trie::Key},
+};
+use proxy_common::{
+    addr::{Addr, Ip4, Ip6},
+    maps::{
+        backends::Backend,
+        conntrack::{CtEntry, CtKey},
+        frontends::{Frontend, FrontendKey},
+        service_cidrs::Prefix,
+        socket_flows::{SocketFlow, SocketFlowKey},
+        source_ranges::SourceRange,
+    },
+};
+
+use super::{error::KernelError, hash::HashTable, mmap::MappedArray, object, pins::Pins};
+use crate::dataplane::{FamilyMaps, MapError, MapName};
+
+/// The maps of one family.
+pub struct KernelFamily<A: Addr> {
+    frontends: HashTable,
+    backends: MappedArray<Backend<A>>,
+    slots: MappedArray<u32>,
+    node_addresses: HashTable,
+    service_cidrs: LpmTrie<MapData, A, u32>,
+    source_ranges: LpmTrie<MapData, ServiceAddr<A>, u32>,
+    conntrack: HashTable,
+    socket_flows: HashTable,
+}
+
+/// Names of the pins of one family.
+pub(super) struct FamilyPins {
+    pub(super) frontends: &'static str,
+    pub(super) backends: &'static str,
+    pub(super) slots: &'static str,
+    pub(super) node_addresses: &'static str,
+    pub(super) service_cidrs: &'static str,
+    pub(super) source_ranges: &'static str,
+    pub(super) conntrack: &'static str,
+    pub(super) socket_flows: &'static str,
+}
+
+pub(super) const V4: FamilyPins = FamilyPins {
+    frontends: "frontends_v4",
+    backends: "backends_v4",
+    slots: "slots_v4",
+    node_addresses: "node_addresses_v4",
+    service_cidrs: "service_cidrs_v4",
+    source_ranges: "source_ranges_v4",
+    conntrack: "conntrack_v4",
+    socket_flows: "socket_flows_v4",
+};
+
+pub(super) const V6: FamilyPins = FamilyPins {
+    frontends: "frontends_v6",
+    backends: "backends_v6",
+    slots: "slots_v6",
+    node_addresses: "node_addresses_v6",
+    service_cidrs: "service_cidrs_v6",
+    source_ranges: "source_ranges_v6",
+    conntrack: "conntrack_v6",
+    socket_flows: "socket_flows_v6",
+};
+
+/// An address whose map rows may be copied to and from the kernel.
+pub trait KernelAddr: Addr + Pod + std::hash::Hash {
+    #[doc(hidden)]
+    const PINS: FamilyPinsOf;
+}
+
+/// The pins of an address family; opaque outside this module.
+pub struct FamilyPinsOf(pub(super) &'static FamilyPins);
+
+impl KernelAddr for Ip4 {
+    const PINS: FamilyPinsOf = FamilyPinsOf(&V4);
+}
+
+impl KernelAddr for Ip6 {
+    const PINS: FamilyPinsOf = FamilyPinsOf(&V6);
+}
+
+fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedArray<T>, KernelError> {
+    let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+    MappedArray::new(&data)
+        .map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })
+}
+
+fn trie<K: Pod>(pins: &Pins, name: &'static str) -> Result<LpmTrie<MapData, K, u32>, KernelError> {
+    let map = object::pinned(pins, name)?;
+    LpmTrie::try_from(map).map_err(|source| KernelError::Map { name, source })
+}
+
+/// `SourceRange` without its length, which aya's key has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ServiceAddr<A> {
+    service: u32,
+    addr: A,
+}
+
+// SAFETY: a u32 and an address aligned like it: no padding, any bits are valid.
+unsafe impl<A: KernelAddr> Pod for ServiceAddr<A> {}
+
+fn range_key<A: KernelAddr>(row: &SourceRange<A>) -> Key<ServiceAddr<A>> {
+    Key::new(row.bits, ServiceAddr { service: row.service, addr: row.addr })
+}
+
+impl<A: KernelAddr> KernelFamily<A> {
+    pub(super) fn open(pins: &Pins) -> Result<Self, KernelError> {
+        let names = A::PINS.0;
+        Ok(Self {
+            frontends: HashTable::open(pins, names.frontends, MapName::Frontends)?,
+            backends: mapped(pins, names.backends)?,
+            slots: mapped(pins, names.slots)?,
+            node_addresses: HashTable::open(pins, names.node_addresses, MapName::NodeAddresses)?,
+            service_cidrs: trie(pins, names.service_cidrs)?,
+            source_ranges: trie(pins, names.source_ranges)?,
+            conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
+            socket_flows: HashTable::open(pins, names.socket_flows, MapName::SocketFlows)?,
+        })
+    }
+}
+
+fn fatal(map: MapName) -> impl Fn(io::Error) -> MapError {
+    move |source| MapError::Fatal { map, source }
+}
+
+fn trie_error(map: MapName, what: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
+    move |e| MapError::Retryable { map, what: what.to_owned(), source: io::Error::other(e) }
+}
+
+/// Deletes a row, if it is there.
+fn delete_from<K: Pod>(
+    trie: &mut LpmTrie<MapData, K, u32>,
+    key: &Key<K>,
+    map: MapName,
+) -> Result<(), MapError> {
+    match trie.remove(key) {
+        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+        Err(e) => Err(trie_error(map, "delete a row")(e)),
+    }
+}
+
+/// Sizes of rows are those of the pins: `object::load` refuses pins of another shape.
+impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
+    fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {
+        self.frontends.rows()
+    }
+
+    fn put_frontends(&mut self, rows: &[(FrontendKey<A>, Frontend)]) -> Result<(), MapError> {
+        self.frontends.put(rows)
+    }
+
+    fn delete_frontends(&mut self, keys: &[FrontendKey<A>]) -> Result<(), MapError> {
+        self.frontends.delete(keys)
+    }
+
+    fn backend(&self, id: u32) -> Result<Backend<A>, MapError> {
+        self.backends.get(id).map_err(fatal(MapName::Backends))
+    }
+
+    fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
+        rows.iter().try_for_each(|(id, row)| self.backends.set(*id, *row)).map_err(fatal(MapName::Backends))
+    }
+
+    fn backend_capacity(&self) -> u32 {
+        self.backends.len()
+    }
+
+    fn slots(&self, offset: u32, out: &mut [u32]) -> Result<(), MapError> {
+        for (index, out) in (offset..).zip(out) {
+            *out = self.slots.get(index).map_err(fatal(MapName::Slots))?;
+        }
+        Ok(())
+    }
+
+    fn put_slots(&mut self, offset: u32, ids: &[u32]) -> Result<(), MapError> {
+        (offset..)
+            .zip(ids)
+            .try_for_each(|(index, id)| self.slots.set(index, *id))
+            .map_err(fatal(MapName::Slots))
+    }
+
+    fn slot_capacity(&self) -> u32 {
+        self.slots.len()
+    }
+
+    fn node_addresses(&self) -> Result<Vec<(A, u32)>, MapError> {
+        self.node_addresses.rows()
+    }
+
+    fn put_node_addresses(&mut self, rows: &[(A, u32)]) -> Result<(), MapError> {
+        self.node_addresses.put(rows)
+    }
+
+    fn delete_node_addresses(&mut self, addrs: &[A]) -> Result<(), MapError> {
+        self.node_addresses.delete(addrs)
+    }
+
+    fn service_cidrs(&self) -> Result<Vec<Prefix<A>>, MapError> {
+        let keys = self.service_cidrs.keys();
+        keys.map(|key| key.map(|k| Prefix { bits: k.prefix_len(), addr: k.data() }))
+            .collect::<Result<_, _>>()
+            .map_err(trie_error(MapName::ServiceCidrs, "read the rows"))
+    }
+
+    fn put_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
+        rows.iter()
+            .try_for_each(|p| self.service_cidrs.insert(&Key::new(p.bits, p.addr), 1, 0))
+            .map_err(trie_error(MapName::ServiceCidrs, "write a row"))
+    }
+
+    fn delete_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
+        let map = MapName::ServiceCidrs;
+        rows.iter().try_for_each(|p| delete_from(&mut self.service_cidrs, &Key::new(p.bits, p.addr), map))
+    }
+
+    fn source_ranges(&self) -> Result<Vec<SourceRange<A>>, MapError> {
+        let row = |k: Key<ServiceAddr<A>>| {
+            let ServiceAddr { service, addr } = k.data();
+            SourceRange { bits: k.prefix_len(), service, addr }
+        };
+        let keys = self.source_ranges.keys();
+        keys.map(|key| key.map(row))
+            .collect::<Result<_, _>>()
+            .map_err(trie_error(MapName::SourceRanges, "read the rows"))
+    }
+
+    fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
+        rows.iter()
+            .try_for_each(|row| self.source_ranges.insert(&range_key(row), 1, 0))
+            .map_err(trie_error(MapName::SourceRanges, "write a row"))
+    }
+
+    fn delete_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
+        let map = MapName::SourceRanges;
+        rows.iter().try_for_each(|row| delete_from(&mut self.source_ranges, &range_key(row), map))
+    }
+
+    fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError> {
+        self.conntrack.each(|k, v| visit(&k, &v))
+    }
+
+    fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
+        self.conntrack.delete(keys)
+    }
+
+    fn each_socket_flow(
+        &self,
+        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
+    ) -> Result<(), MapError> {
+        self.socket_flows.each(|k, v| visit(&k, &v))
+    }
+
+    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
+        self.socket_flows.delete(keys)
+    }
+}
