@@ -44,7 +44,7 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         attach: shunt.attach,
         health: health(&kube_proxy.healthz_bind_address, overrides.healthz_bind_address.as_deref(), problems),
         bind_hard_fail: kube_proxy.bind_address_hard_fail,
-        maps: shunt.maps.clone(),
+        maps: shunt.maps,
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
         logging: logging(kube_proxy, shunt, overrides, problems),
