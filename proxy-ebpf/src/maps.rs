@@ -20,7 +20,7 @@ use proxy_common::{
         settings::Settings,
         slots,
         socket_flows::{self, SocketFlow, SocketFlowKey},
-        source_ranges,
+        socket_lb_exempt, source_ranges,
     },
 };
 
@@ -96,6 +96,9 @@ static SETTINGS: Array<Settings, 1> = Array::new();
 static DROPS: PerCpuArray<u64, { DropReason::ALL.len() }> = PerCpuArray::new();
 #[btf_map]
 static REJECT_BUDGET: PerCpuArray<Budget, 1> = PerCpuArray::new();
+#[btf_map]
+static SOCKET_EXEMPT: HashMap<u64, u32, { socket_lb_exempt::CAPACITY as usize }, NO_PREALLOC> =
+    HashMap::new();
 /// Read by user space alone; declared here so that one object carries every layout.
 #[btf_map]
 static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
@@ -205,6 +208,12 @@ pub fn socket_flow<A: Tables>(key: &SocketFlowKey<A>) -> Option<&'static SocketF
 pub fn put_socket_flow<A: Tables>(key: &SocketFlowKey<A>, flow: &SocketFlow<A>) {
     // A full table costs the program its view of the frontend, not its connection.
     let _ = A::socket_flows().insert(key, flow, 0);
+}
+
+/// Socket LB leaves the processes of this cgroup alone.
+#[inline(always)]
+pub fn is_exempt(cgroup: u64) -> bool {
+    SOCKET_EXEMPT.get_ptr(cgroup).is_some()
 }
 
 #[inline(always)]

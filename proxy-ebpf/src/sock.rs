@@ -6,7 +6,7 @@
 use aya_ebpf::{
     EbpfContext as _,
     bindings::{bpf_sock, bpf_sock_addr},
-    helpers::generated as helper,
+    helpers::{bpf_get_current_comm, generated as helper},
     macros::cgroup_sock_addr,
     programs::SockAddrContext,
 };
@@ -15,6 +15,7 @@ use proxy_common::{
     maps::{
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
+        socket_lb_exempt::DEPTH,
     },
     proto,
 };
@@ -33,6 +34,8 @@ pub const ALLOW: i32 = 1;
 /// The hook makes the call fail.
 pub const REFUSE: i32 = 0;
 const ECONNREFUSED: i32 = 111;
+/// How the kernel names the threads of its work queues.
+const KERNEL_WORKER: &[u8] = b"kworker/";
 
 macro_rules! hooks {
     ($($name:ident: $hook:ident => $stage:ident::<$family:ident>;)+) => {$(
@@ -226,8 +229,9 @@ fn translate<A: Client>(
     let netns = unsafe { helper::bpf_get_netns_cookie(ctx.as_ptr()) };
     let Some(class) = classify::classify_socket(netns) else { return ALLOW };
     let frontend = match lookup(peer.addr, peer.port, proto) {
-        Ok(Some(frontend)) => frontend,
         Ok(None) => return ALLOW,
+        _ if is_exempt() => return ALLOW,
+        Ok(Some(frontend)) => frontend,
         Err(refusal) => return refuse(refusal),
     };
     if frontend.flags & SOURCE_RANGES != 0 && class != ClientClass::Node {
@@ -263,6 +267,25 @@ fn translate<A: Client>(
         }
         Err(refusal) => refuse(refusal),
     }
+}
+
+/// True when the packet path serves the caller instead: its pod has opted out, or it is a
+/// worker of the kernel, such as an NFS client's, which keeps addresses for itself and is
+/// not prepared for errors of ours.
+#[inline(always)]
+fn is_exempt() -> bool {
+    for level in 1..=DEPTH {
+        // SAFETY: the helper has no preconditions.
+        let cgroup = unsafe { helper::bpf_get_current_ancestor_cgroup_id(level) };
+        if cgroup == 0 {
+            break;
+        }
+        if maps::is_exempt(cgroup) {
+            return true;
+        }
+    }
+    // Who takes this name without being one only opts out.
+    bpf_get_current_comm().is_ok_and(|name| name.starts_with(KERNEL_WORKER))
 }
 
 /// The backend this socket last sent to under the frontend, as long as it exists.

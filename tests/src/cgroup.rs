@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A child of the cgroup2 root, removed on drop.
+/// A cgroup of ours, removed on drop.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -22,7 +22,15 @@ pub struct Cgroup {
 impl Cgroup {
     /// Makes one. Processes join it by [`Spawn::cgroup`](crate::process::Spawn::cgroup).
     pub fn create(label: &str) -> Result<Self> {
-        let path = root()?.join(cleanup::unique(label));
+        Self::create_at(root()?.join(cleanup::unique(label)))
+    }
+
+    /// Makes one below this one, as a pod has it below its node.
+    pub fn child(&self, name: &str) -> Result<Self> {
+        Self::create_at(self.path.join(name))
+    }
+
+    fn create_at(path: PathBuf) -> Result<Self> {
         let (path, guard) = cleanup::create(|| {
             fs::create_dir(&path).with_context(|| format!("create cgroup {}", path.display()))?;
             let doomed = path.clone();

@@ -16,6 +16,7 @@ pub mod services;
 pub mod settings;
 pub mod slots;
 pub mod socket_flows;
+pub mod socket_lb_exempt;
 pub mod source_ranges;
 
 /// Part of the path under which maps are pinned.

@@ -1,7 +1,12 @@
 //! From batches to written rows: model, plan and reconciler in one hand. No clock and no
 //! sockets; the maps are passed in, so that tests run it on memory.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use tracing::{debug, info, warn};
 
@@ -31,6 +36,8 @@ pub(super) struct Engine {
     health_checks: BTreeMap<ObjectName, HealthCheck>,
     /// Health ports were not asked for since something changed.
     health_changed: bool,
+    /// The pods that want no socket LB may be others than those last taken.
+    pods_changed: bool,
 }
 
 /// Result of one round of writes.
@@ -61,6 +68,7 @@ impl Engine {
             unpruned: false,
             health_checks: BTreeMap::new(),
             health_changed: false,
+            pods_changed: false,
         }
     }
 
@@ -74,6 +82,11 @@ impl Engine {
         self.state.node().map_or(&[], |node| &node.addresses)
     }
 
+    /// UIDs of the pods that want no socket LB, if they may be others than before.
+    pub(super) fn take_exempt_pods(&mut self) -> Option<BTreeSet<Arc<str>>> {
+        std::mem::take(&mut self.pods_changed).then(|| self.state.exempt_pods())
+    }
+
     /// Takes in what a source reports.
     pub(super) fn absorb(&mut self, batch: Batch) {
         let mut dirty = Dirty::default();
@@ -85,11 +98,13 @@ impl Engine {
             self.listed = true;
             self.unpruned = true;
             dirty.node = true;
+            dirty.pods = true;
             if self.state.node().is_none() {
                 let node = &**self.state.node_name();
                 warn!(node, "this node is not among the Node objects; NodePorts have no address until it is");
             }
         }
+        self.pods_changed |= dirty.pods;
         self.plan(&dirty);
     }
 

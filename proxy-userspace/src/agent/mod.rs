@@ -8,6 +8,7 @@
 mod backoff;
 mod edges;
 mod engine;
+mod exempt;
 mod metrics;
 mod startup;
 
@@ -25,6 +26,7 @@ use self::{
     backoff::Backoff,
     edges::Edges,
     engine::{Engine, Synced},
+    exempt::Exemptions,
 };
 use crate::{
     clock::monotonic_nanos,
@@ -73,6 +75,7 @@ struct Agent {
     edges: Edges,
     engine: Engine,
     health: Health,
+    exemptions: Exemptions,
     socket_lb: SocketLb,
     timeouts: Timeouts,
     sync_period: Duration,
@@ -89,6 +92,8 @@ struct Due {
     writes_not_before: Instant,
     full_sync: Instant,
     sweep: Instant,
+    /// Another look for the cgroups of pods that want no socket LB.
+    exempt: Option<Instant>,
     /// Attaching without knowing the node, if it comes to that.
     patience: Option<Instant>,
 }
@@ -130,6 +135,7 @@ impl Agent {
             edges: Edges::new(config),
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
             health,
+            exemptions: Exemptions::default(),
             socket_lb,
             timeouts: timeouts(&config.timeouts),
             sync_period: config.sync_period,
@@ -150,6 +156,7 @@ impl Agent {
                     self.host_changed();
                 }
                 () = at(self.due.writes) => self.write(),
+                () = at(self.due.exempt) => self.exempt(),
                 () = at(self.due.patience) => self.attach_without_lists(),
                 () = at(self.due.full_sync(self.engine.is_listed())) => self.full_sync(),
                 () = at(self.due.sweep(self.engine.is_listed())) => self.sweep(),
@@ -166,6 +173,10 @@ impl Agent {
         }
         self.health.queued();
         self.health.set_eligible(self.engine.node_is_eligible());
+        if let Some(pods) = self.engine.take_exempt_pods() {
+            self.exemptions.set(pods);
+            self.exempt();
+        }
         if listed {
             self.due.write_soon();
             if addresses != self.engine.node_addresses() {
@@ -185,6 +196,11 @@ impl Agent {
         self.follow_edges();
         self.socket_lb_off();
         self.written(synced, start);
+    }
+
+    fn exempt(&mut self) {
+        let pause = self.exemptions.write(&self.datapath, &mut self.maps);
+        self.due.exempt = pause.map(|pause| Instant::now() + pause);
     }
 
     fn host_changed(&mut self) {
@@ -246,6 +262,7 @@ impl Agent {
 
     fn full_sync(&mut self) {
         self.due.full_sync = Instant::now() + self.sync_period;
+        self.exempt();
         match self.engine.full_sync(&mut self.maps) {
             Ok(repairs) if repairs.total() > 0 => warn!(?repairs, "repaired rows that others have changed"),
             Ok(_) => debug!("compared with the kernel: nothing to repair"),
@@ -285,6 +302,7 @@ impl Due {
             writes_not_before: now,
             full_sync: now + sync_period,
             sweep: now + SWEEP,
+            exempt: None,
             patience: Some(now + LISTS_PATIENCE),
         }
     }

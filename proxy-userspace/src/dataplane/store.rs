@@ -147,6 +147,8 @@ pub enum MapName {
     Conntrack,
     /// `socket_flows_v4` or `socket_flows_v6`.
     SocketFlows,
+    /// `socket_lb_exempt`.
+    SocketLbExempt,
     /// `devices`.
     Devices,
 }
@@ -165,6 +167,7 @@ impl MapName {
             MapName::SourceRanges => "source_ranges",
             MapName::Conntrack => "conntrack",
             MapName::SocketFlows => "socket_flows",
+            MapName::SocketLbExempt => "socket_lb_exempt",
             MapName::Devices => "devices",
         }
     }

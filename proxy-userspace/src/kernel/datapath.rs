@@ -1,10 +1,11 @@
 //! The loaded programs: attached to edges and to a cgroup, and the traces they leave.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use aya::{
@@ -19,7 +20,7 @@ use super::{
     host::{Edge, EdgeKind, LOOPBACK},
     object::{self, Capacities},
     pins::Pins,
-    sockets,
+    pod_cgroups, sockets,
 };
 
 /// How the datapath is set up.
@@ -146,6 +147,15 @@ impl Datapath {
     pub fn protect_node_ports(&mut self) -> Result<(), KernelError> {
         let cgroup = self.cgroup()?;
         sockets::attach(&mut self.ebpf, &self.pins, &cgroup, &object::BIND_HOOKS)
+    }
+
+    /// The ids of the cgroups of those of `pods`, given by UID, that have one already.
+    ///
+    /// # Errors
+    /// When there is no cgroup v2.
+    pub fn pod_cgroups(&self, pods: &BTreeSet<Arc<str>>) -> Result<BTreeMap<Arc<str>, u64>, KernelError> {
+        let root = self.cgroup()?;
+        pod_cgroups::find(&root, pods).map_err(|source| KernelError::Cgroup { path: root, source })
     }
 
     fn cgroup(&self) -> Result<PathBuf, KernelError> {

@@ -1,6 +1,9 @@
 //! All pinned maps as the dataplane writes them.
 
-use std::{collections::HashMap, io};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+};
 
 use aya::maps::{Map, MapData};
 use proxy_common::{
@@ -18,6 +21,7 @@ pub struct KernelMaps {
     services: HashTable,
     settings: aya::maps::Array<MapData, Settings>,
     devices: HashTable,
+    socket_lb_exempt: HashTable,
 }
 
 impl KernelMaps {
@@ -34,6 +38,7 @@ impl KernelMaps {
             services: HashTable::open(pins, "services", MapName::Services)?,
             settings,
             devices: HashTable::open(pins, "devices", MapName::Devices)?,
+            socket_lb_exempt: HashTable::open(pins, "socket_lb_exempt", MapName::SocketLbExempt)?,
         })
     }
 
@@ -49,6 +54,19 @@ impl KernelMaps {
         let gone: Vec<_> = held.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
         self.devices.put(&changed)?;
         self.devices.delete(&gone)
+    }
+
+    /// Makes `socket_lb_exempt` hold exactly these cgroups. True if it did not before.
+    ///
+    /// # Errors
+    /// When a row cannot be read or written.
+    pub fn replace_exempt(&mut self, cgroups: &BTreeSet<u64>) -> Result<bool, MapError> {
+        let held: HashMap<u64, u32> = self.socket_lb_exempt.rows()?.into_iter().collect();
+        let new: Vec<_> = cgroups.iter().filter(|id| !held.contains_key(id)).map(|id| (*id, 1u32)).collect();
+        let gone: Vec<_> = held.into_keys().filter(|id| !cgroups.contains(id)).collect();
+        self.socket_lb_exempt.put(&new)?;
+        self.socket_lb_exempt.delete(&gone)?;
+        Ok(!new.is_empty() || !gone.is_empty())
     }
 }
 

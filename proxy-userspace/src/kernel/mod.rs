@@ -16,6 +16,7 @@ mod netlink;
 mod object;
 mod pinned;
 mod pins;
+mod pod_cgroups;
 mod sock_diag;
 mod sockets;
 

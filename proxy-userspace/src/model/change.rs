@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{Conflict, EndpointSlice, Node, ObjectName, Service, ServiceCidr};
+use super::{Conflict, EndpointSlice, Namespace, Node, ObjectName, Pod, Service, ServiceCidr};
 
 /// One thing a source reports.
 ///
@@ -32,6 +32,14 @@ pub enum Change {
     ServiceCidrGone(Arc<str>),
     /// These service ranges exist, and no others.
     ServiceCidrList(Vec<ServiceCidr>),
+    /// A pod is new or has changed.
+    Pod(Pod),
+    /// A pod is gone.
+    PodGone(ObjectName),
+    /// A namespace is new or has changed.
+    Namespace(Namespace),
+    /// A namespace is gone.
+    NamespaceGone(Arc<str>),
 }
 
 /// What has to be planned anew.
@@ -41,6 +49,8 @@ pub struct Dirty {
     pub services: BTreeSet<ObjectName>,
     /// Rows of the node itself may differ: settings, node addresses, service ranges.
     pub node: bool,
+    /// The pods that want no socket LB may be others.
+    pub pods: bool,
     /// Addresses that have just come to be claimed by two services.
     pub conflicts: Vec<Conflict>,
 }
@@ -50,11 +60,12 @@ impl Dirty {
     pub fn merge(&mut self, other: Dirty) {
         self.services.extend(other.services);
         self.node |= other.node;
+        self.pods |= other.pods;
         self.conflicts.extend(other.conflicts);
     }
 
     /// True when nothing has to be done.
     pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.node && self.conflicts.is_empty()
+        self.services.is_empty() && !self.node && !self.pods && self.conflicts.is_empty()
     }
 }

@@ -2,7 +2,7 @@
 //! than what it touches.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -12,6 +12,7 @@ use super::{
     AddressType, Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Family, Node, ObjectName, Place,
     Service, ServiceCidr, ServicePort,
     claims::{Claimant, Claims},
+    pod::Pods,
 };
 
 /// The current objects.
@@ -26,6 +27,7 @@ pub struct State {
     /// Slice → service, to find a slice by its own name.
     slice_services: HashMap<ObjectName, ObjectName>,
     claims: Claims,
+    pods: Pods,
 }
 
 impl State {
@@ -39,6 +41,7 @@ impl State {
             slices: HashMap::new(),
             slice_services: HashMap::new(),
             claims: Claims::default(),
+            pods: Pods::default(),
         }
     }
 
@@ -61,6 +64,10 @@ impl State {
                 self.service_cidrs.insert(cidr.name.clone(), cidr);
             }
             Change::ServiceCidrGone(name) => dirty.node |= self.service_cidrs.remove(&name).is_some(),
+            Change::Pod(pod) => dirty.pods |= self.pods.put(pod),
+            Change::PodGone(name) => dirty.pods |= self.pods.remove(&name),
+            Change::Namespace(namespace) => dirty.pods |= self.pods.put_namespace(namespace),
+            Change::NamespaceGone(name) => dirty.pods |= self.pods.remove_namespace(&name),
             Change::ServiceCidrList(list) => {
                 let list = list.into_iter().map(|cidr| (cidr.name.clone(), cidr)).collect();
                 dirty.node |= self.service_cidrs != list;
@@ -72,7 +79,8 @@ impl State {
 
     /// What is stale when the configuration changes: everything.
     pub fn everything(&self) -> Dirty {
-        Dirty { services: self.services.keys().cloned().collect(), node: true, conflicts: Vec::new() }
+        let services = self.services.keys().cloned().collect();
+        Dirty { services, node: true, pods: true, conflicts: Vec::new() }
     }
 
     /// The name of the node this is seen from.
@@ -102,6 +110,11 @@ impl State {
     /// A service, if it exists.
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.services.get(name)
+    }
+
+    /// UIDs of the pods of this node that want no socket LB.
+    pub fn exempt_pods(&self) -> BTreeSet<Arc<str>> {
+        self.pods.exempt(&self.node_name)
     }
 
     /// All services, in no particular order.

@@ -7,6 +7,7 @@ mod edges;
 mod harness;
 mod life;
 mod operator;
+mod opt_out;
 mod services;
 mod stage;
 mod udp;

@@ -7,6 +7,7 @@
 
 mod address;
 mod node;
+mod pod;
 mod rejected;
 mod service;
 mod service_cidr;
@@ -30,11 +31,14 @@ pub enum Kind {
     EndpointSlice,
     Node,
     ServiceCidr,
+    Pod,
+    Namespace,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+    pub const ALL: [Kind; 6] =
+        [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr, Kind::Pod, Kind::Namespace];
 
     /// The name as `kind:` spells it.
     pub fn name(self) -> &'static str {
@@ -43,12 +47,14 @@ impl Kind {
             Kind::EndpointSlice => "EndpointSlice",
             Kind::Node => "Node",
             Kind::ServiceCidr => "ServiceCIDR",
+            Kind::Pod => "Pod",
+            Kind::Namespace => "Namespace",
         }
     }
 
     /// Objects of this kind live in namespaces.
     pub(super) fn is_namespaced(self) -> bool {
-        matches!(self, Kind::Service | Kind::EndpointSlice)
+        matches!(self, Kind::Service | Kind::EndpointSlice | Kind::Pod)
     }
 }
 
@@ -69,6 +75,8 @@ impl ObjectKey {
             Kind::EndpointSlice => Change::SliceGone(self.name),
             Kind::Node => Change::NodeGone(self.name.name),
             Kind::ServiceCidr => Change::ServiceCidrGone(self.name.name),
+            Kind::Pod => Change::PodGone(self.name),
+            Kind::Namespace => Change::NamespaceGone(self.name.name),
         }
     }
 }

@@ -16,6 +16,17 @@ pub enum Rejected {
     /// `metadata.name` is absent.
     #[error("metadata.name is missing")]
     NoName,
+    /// A pod that opts out of socket LB is recognised by its cgroup, and that by the UID.
+    #[error("metadata.uid is missing, without which the pod cannot opt out of socket LB")]
+    NoUid,
+    /// Neither `enabled` nor `disabled`.
+    #[error("{field}: {value:?} is neither \"enabled\" nor \"disabled\"")]
+    NotASwitch {
+        /// Path of the field.
+        field: String,
+        /// What it says.
+        value: String,
+    },
     /// There is no `spec`.
     #[error("spec is missing")]
     NoSpec,

@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn nothing_is_released_before_all_lists_are_complete() {
         let mut gather = Gather::new(Arc::default());
-        for kind in [Kind::Service, Kind::EndpointSlice] {
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Pod, Kind::Namespace] {
             gather.take(Signal::ListBegins(kind));
             gather.take(Signal::ListEnds(kind));
         }

@@ -7,13 +7,14 @@ mod gather;
 use std::{path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Pod, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
 use kube::{
     Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
+    core::PartialObjectMeta,
     runtime::watcher,
 };
 use thiserror::Error;
@@ -65,7 +66,8 @@ pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Client, ConnectError
     Ok(Client::try_from(config)?)
 }
 
-/// Starts following services, slices, the node `node_name` and service ranges.
+/// Starts following services, slices, the node `node_name`, service ranges, and the metadata
+/// of the node's pods and of namespaces.
 pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>) -> Batches {
     let (signals, gathered) = mpsc::channel(SIGNALS_AHEAD);
     let (tx, rx) = mpsc::channel(BATCHES_AHEAD);
@@ -77,6 +79,9 @@ pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>) -> Ba
     let this_node = config().fields(&format!("metadata.name={node_name}"));
     tokio::spawn(follow::<Node>(Api::all(client.clone()), to(this_node, false)));
     tokio::spawn(follow::<ServiceCIDR>(Api::all(client.clone()), to(config(), true)));
+    let on_this_node = config().fields(&format!("spec.nodeName={node_name}"));
+    tokio::spawn(follow::<PartialObjectMeta<Pod>>(Api::all(client.clone()), to(on_this_node, true)));
+    tokio::spawn(follow::<PartialObjectMeta<Namespace>>(Api::all(client.clone()), to(config(), true)));
     tokio::spawn(gather::run(gathered, tx, metrics));
     rx
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Namespace, Node, Pod, Service},
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
@@ -131,6 +131,8 @@ fn object(
     let object = match (version.as_str(), kind.as_str()) {
         ("v1", "Service") => decode::<Service>(value),
         ("v1", "Node") => decode::<Node>(value),
+        ("v1", "Pod") => decode::<Pod>(value),
+        ("v1", "Namespace") => decode::<Namespace>(value),
         ("discovery.k8s.io/v1", "EndpointSlice") => decode::<EndpointSlice>(value),
         ("networking.k8s.io/v1" | "networking.k8s.io/v1beta1", "ServiceCIDR") => decode::<ServiceCIDR>(value),
         _ => {

@@ -185,7 +185,7 @@ fn lists_of_all_shapes() {
     };
     let indented = |text: String| text.replace('\n', "\n  ");
     let list = format!(
-        "apiVersion: v1\nkind: List\nitems:\n- {}\n- {{apiVersion: v1, kind: Pod, metadata: {{name: p}}}}\n",
+        "apiVersion: v1\nkind: List\nitems:\n- {}\n- {{apiVersion: v1, kind: ConfigMap, metadata: {{name: c}}}}\n",
         indented(service("a", 1))
     );
     assert_eq!(named(&list, Format::Yaml), ["Service default/a"]);
