@@ -18,7 +18,7 @@ use tests::{
     conformance::{
         Setting,
         files::{self, Named},
-        pick::every_nth,
+        pick::{every_nth, longest_first},
         report::{Format, Report},
         run,
     },
@@ -81,6 +81,7 @@ impl Arguments {
             cases = every_nth(cases, n);
         }
         ensure!(!cases.is_empty(), "no case fits");
+        longest_first(&mut cases);
         Ok(cases)
     }
 
