@@ -53,8 +53,11 @@ pub fn root() -> Result<PathBuf> {
     }
 }
 
-/// A cgroup can go only after the last of its processes was reaped.
-fn remove(path: &Path) -> Result<()> {
+/// A cgroup can go only after those below it, and after the last of its processes was reaped.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
+        remove(&entry.path())?;
+    }
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         match fs::remove_dir(path) {

@@ -147,7 +147,7 @@ fn sweep() {
     }
     if let Ok(root) = crate::cgroup::root() {
         for path in leftovers(&root) {
-            report(fs::remove_dir(&path).map_err(Into::into), &path);
+            report(crate::cgroup::remove(&path), &path);
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
+use anyhow::Result;
+use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::{
     config::{Config, InterfacePatterns, interfaces::InterfaceKind},
-    kernel::{Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, Override},
+    kernel::{Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, Netlink, Override},
     model::{DetectLocal, SocketLb},
 };
 
@@ -109,6 +111,27 @@ impl DevicePolicy for Policy {
     fn loopback_edge(&self) -> bool {
         self.loopback
     }
+}
+
+/// Reads the host's devices, addresses and routes now and whenever they change.
+pub(super) async fn follow_host(mut netlink: Netlink) -> Result<watch::Receiver<Host>> {
+    let (tx, rx) = watch::channel(netlink.host().await?);
+    // A task of its own: waiting for changes must not be cut short, or one would be lost.
+    tokio::spawn(async move {
+        loop {
+            netlink.changed().await;
+            match netlink.host().await {
+                Ok(host) => {
+                    // Sent even if it is the same: devices that refused a program are tried again.
+                    if tx.send(host).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => warn!(%error, "cannot read the host's devices; trying again"),
+            }
+        }
+    });
+    Ok(rx)
 }
 
 #[cfg(test)]

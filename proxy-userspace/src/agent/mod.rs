@@ -6,6 +6,7 @@
 //! good state all the while, and after the end.
 
 mod backoff;
+mod due;
 mod edges;
 mod engine;
 mod exempt;
@@ -18,19 +19,20 @@ use anyhow::{Context, Result, bail};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tracing::{debug, info, warn};
 
 use self::{
     backoff::Backoff,
-    edges::Edges,
+    due::{Due, SWEEP, SWEEP_AFTER_WRITES, at},
+    edges::{Edges, follow_host},
     engine::{Engine, Synced},
     exempt::Exemptions,
 };
 use crate::{
     clock::monotonic_nanos,
-    config::{Config, ConntrackTimeouts},
+    config::Config,
     dataplane::{Reconciler, Swept, Timeouts},
     health::Health,
     kernel::{Datapath, Host, KernelMaps, KernelSockets, Netlink},
@@ -40,15 +42,6 @@ use crate::{
 };
 
 pub use self::metrics::AgentMetrics;
-
-/// Time between looks at the tables of connections.
-const SWEEP: Duration = Duration::from_secs(10);
-
-/// Rows that changed may have left connections without a backend: a look comes soon.
-const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
-
-/// Pods that start while the API server is away have their link attached after this.
-const LISTS_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs the agent until SIGTERM or SIGINT. Objects come from `manifests` if given, else
 /// from an API server.
@@ -82,20 +75,6 @@ struct Agent {
     min_sync_period: Duration,
     backoff: Backoff,
     due: Due,
-}
-
-/// When something has to be done next.
-struct Due {
-    /// A round of writes, if there is anything to write.
-    writes: Option<Instant>,
-    /// The earliest time of the next round.
-    writes_not_before: Instant,
-    full_sync: Instant,
-    sweep: Instant,
-    /// Another look for the cgroups of pods that want no socket LB.
-    exempt: Option<Instant>,
-    /// Attaching without knowing the node, if it comes to that.
-    patience: Option<Instant>,
 }
 
 impl Agent {
@@ -137,7 +116,7 @@ impl Agent {
             health,
             exemptions: Exemptions::default(),
             socket_lb,
-            timeouts: timeouts(&config.timeouts),
+            timeouts: startup::timeouts(&config.timeouts),
             sync_period: config.sync_period,
             min_sync_period: config.min_sync_period,
             backoff: Backoff::default(),
@@ -158,8 +137,8 @@ impl Agent {
                 () = at(self.due.writes) => self.write(),
                 () = at(self.due.exempt) => self.exempt(),
                 () = at(self.due.patience) => self.attach_without_lists(),
-                () = at(self.due.full_sync(self.engine.is_listed())) => self.full_sync(),
-                () = at(self.due.sweep(self.engine.is_listed())) => self.sweep(),
+                () = at(self.due.full_sync_at(self.engine.is_listed())) => self.full_sync(),
+                () = at(self.due.sweep_at(self.engine.is_listed())) => self.sweep(),
             }
         }
     }
@@ -292,71 +271,4 @@ impl Agent {
             info!(destroyed, total, "destroyed connected UDP sockets whose backend is gone");
         }
     }
-}
-
-impl Due {
-    fn new(sync_period: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            writes: None,
-            writes_not_before: now,
-            full_sync: now + sync_period,
-            sweep: now + SWEEP,
-            exempt: None,
-            patience: Some(now + LISTS_PATIENCE),
-        }
-    }
-
-    /// A retry that waits for its time must not hold up what is new.
-    fn write_soon(&mut self) {
-        self.writes = Some(self.writes_not_before.max(Instant::now()));
-    }
-
-    fn full_sync(&self, listed: bool) -> Option<Instant> {
-        listed.then_some(self.full_sync)
-    }
-
-    fn sweep(&self, listed: bool) -> Option<Instant> {
-        listed.then_some(self.sweep)
-    }
-}
-
-/// The configured timeouts, and defaults for those kube-proxy does not know.
-fn timeouts(configured: &ConntrackTimeouts) -> Timeouts {
-    Timeouts {
-        tcp_established: configured.tcp_established,
-        tcp_half_closed: configured.tcp_close_wait,
-        udp: configured.udp,
-        udp_stream: configured.udp_stream,
-        ..Timeouts::default()
-    }
-}
-
-/// Completes at `time`, or never.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Reads the host's devices, addresses and routes now and whenever they change.
-async fn follow_host(mut netlink: Netlink) -> Result<watch::Receiver<Host>> {
-    let (tx, rx) = watch::channel(netlink.host().await?);
-    // A task of its own: waiting for changes must not be cut short, or one would be lost.
-    tokio::spawn(async move {
-        loop {
-            netlink.changed().await;
-            match netlink.host().await {
-                Ok(host) => {
-                    // Sent even if it is the same: devices that refused a program are tried again.
-                    if tx.send(host).is_err() {
-                        return;
-                    }
-                }
-                Err(error) => warn!(%error, "cannot read the host's devices; trying again"),
-            }
-        }
-    });
-    Ok(rx)
 }

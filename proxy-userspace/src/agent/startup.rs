@@ -9,7 +9,8 @@ use tokio::io::{Interest, unix::AsyncFd};
 use tracing::{info, warn};
 
 use crate::{
-    config::{Attach, Config},
+    config::{Attach, Config, ConntrackTimeouts},
+    dataplane::Timeouts,
     health::Health,
     kernel::{Datapath, Options, TcMode},
     watch::{Batches, WatchMetrics, kube, manifests},
@@ -103,5 +104,16 @@ async fn pass_on(logger: EbpfLogger<&'static dyn log::Log>) {
             }
             Err(error) => return warn!(%error, "no more logs from the datapath"),
         }
+    }
+}
+
+/// The configured timeouts, and defaults for those kube-proxy does not know.
+pub(super) fn timeouts(configured: &ConntrackTimeouts) -> Timeouts {
+    Timeouts {
+        tcp_established: configured.tcp_established,
+        tcp_half_closed: configured.tcp_close_wait,
+        udp: configured.udp,
+        udp_stream: configured.udp_stream,
+        ..Timeouts::default()
     }
 }

@@ -1,0 +1,63 @@
+//! What the agent has to do when.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// Time between looks at the tables of connections.
+pub(super) const SWEEP: Duration = Duration::from_secs(10);
+
+/// Rows that changed may have left connections without a backend: a look comes soon.
+pub(super) const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
+
+/// Pods that start while the API server is away have their link attached after this.
+const LISTS_PATIENCE: Duration = Duration::from_secs(15);
+
+/// When something has to be done next.
+pub(super) struct Due {
+    /// A round of writes, if there is anything to write.
+    pub(super) writes: Option<Instant>,
+    /// The earliest time of the next round.
+    pub(super) writes_not_before: Instant,
+    pub(super) full_sync: Instant,
+    pub(super) sweep: Instant,
+    /// Another look for the cgroups of pods that want no socket LB.
+    pub(super) exempt: Option<Instant>,
+    /// Attaching without knowing the node, if it comes to that.
+    pub(super) patience: Option<Instant>,
+}
+
+impl Due {
+    pub(super) fn new(sync_period: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            writes: None,
+            writes_not_before: now,
+            full_sync: now + sync_period,
+            sweep: now + SWEEP,
+            exempt: None,
+            patience: Some(now + LISTS_PATIENCE),
+        }
+    }
+
+    /// A retry that waits for its time must not hold up what is new.
+    pub(super) fn write_soon(&mut self) {
+        self.writes = Some(self.writes_not_before.max(Instant::now()));
+    }
+
+    pub(super) fn full_sync_at(&self, listed: bool) -> Option<Instant> {
+        listed.then_some(self.full_sync)
+    }
+
+    pub(super) fn sweep_at(&self, listed: bool) -> Option<Instant> {
+        listed.then_some(self.sweep)
+    }
+}
+
+/// Completes at `time`, or never.
+pub(super) async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
