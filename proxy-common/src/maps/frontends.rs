@@ -97,11 +97,6 @@ pub enum ClientClass {
     External = 2,
 }
 
-impl ClientClass {
-    /// All classes.
-    pub const ALL: [ClientClass; 3] = [ClientClass::Pod, ClientClass::Node, ClientClass::External];
-}
-
 /// How one class of clients is served by one frontend: a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientRule(pub u32);
