@@ -52,6 +52,12 @@ drop_reasons! {
     SourceNotAllowed = 10, "source-not-allowed";
     /// More clients had to be refused than this CPU answers in a second; silently dropped.
     RejectRateLimited = 11, "reject-rate-limited";
+    /// An encapsulated packet (DSR) names a backend that its service does not have on this node;
+    /// silently dropped.
+    UnknownDsrBackend = 12, "unknown-dsr-backend";
+    /// The packet does not fit the path to the backend once it is encapsulated (DSR); the client
+    /// was told the size that fits.
+    PacketTooBig = 13, "packet-too-big";
 }
 
 #[cfg(test)]

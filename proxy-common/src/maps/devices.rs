@@ -18,15 +18,19 @@ pub struct Device {
     pub flags: u32,
     /// Link-layer address, zero where there is none.
     pub mac: [u8; 6],
-    /// Zero.
-    pub pad: u16,
+    /// VLAN id of a VLAN device, 0 of any other.
+    pub vlan: u16,
+    /// Interface index of the device under a VLAN device, 0 for any other.
+    pub parent: u32,
 }
 
 /// Bits of [`Device::flags`].
 pub mod flags {
     /// What comes in here comes from a pod (the interface modes of `detectLocalMode`).
     pub const POD: u32 = 1;
+    /// The device sends frames that an XDP program on another device redirects to it.
+    pub const XDP_XMIT: u32 = 2;
 }
 
-assert_size!(Device = 32);
+assert_size!(Device = 36);
 pod!(Device);

@@ -31,9 +31,10 @@ pub struct FrontendKey<A> {
 pub struct Frontend {
     /// Key of the row in `services`.
     pub service: u32,
-    /// Three [`ClientRule`]s of four bits, one per [`ClientClass`], lowest class lowest.
+    /// Three [`ClientRule`]s of eight bits, one per [`ClientClass`], lowest class lowest.
     pub rules: u32,
-    /// Slots of all usable backends.
+    /// Slots of all usable backends. One slot per backend, or the service's lookup table when
+    /// backends have weights or [`flags::MAGLEV`] is set.
     pub cluster: SlotRange,
     /// Slots of the usable backends on this node.
     pub local: SlotRange,
@@ -54,6 +55,9 @@ pod!(FrontendKey<A>, Frontend);
 pub mod flags {
     /// Only sources in `source_ranges` may use it.
     pub const SOURCE_RANGES: u8 = 1;
+    /// The slot is found by hashing the client instead of by chance: every node that has the same
+    /// table sends one connection to the same backend (Maglev, NSDI 2016).
+    pub const MAGLEV: u8 = 2;
 }
 
 /// Which face of a service a frontend is.
@@ -111,8 +115,11 @@ impl ClientRule {
 
     /// May not use the frontend at all: outside the service's source ranges.
     pub const DENY: u32 = 8;
+    /// Direct server return: a backend on another node gets the packet with the client's
+    /// address, encapsulated, and its node answers with the frontend's. Excludes `SNAT`.
+    pub const DSR: u32 = 16;
 
-    const BITS: u32 = 4;
+    const BITS: u32 = 8;
 
     /// The rule for `class` in [`Frontend::rules`].
     #[inline(always)]
@@ -141,10 +148,10 @@ mod tests {
         let rules = ClientRule::pack(
             ClientRule(ClientRule::LOCAL),
             ClientRule(ClientRule::SNAT),
-            ClientRule(ClientRule::DROP | ClientRule::LOCAL),
+            ClientRule(ClientRule::DROP | ClientRule::DSR),
         );
         assert_eq!(ClientRule::of(rules, ClientClass::Pod).0, ClientRule::LOCAL);
         assert_eq!(ClientRule::of(rules, ClientClass::Node).0, ClientRule::SNAT);
-        assert_eq!(ClientRule::of(rules, ClientClass::External).0, ClientRule::DROP | ClientRule::LOCAL);
+        assert_eq!(ClientRule::of(rules, ClientClass::External).0, ClientRule::DROP | ClientRule::DSR);
     }
 }

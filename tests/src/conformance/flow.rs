@@ -95,6 +95,9 @@ fn attempt(scene: &Scene, flow: &Flow, memory: &mut Memory) -> Result<()> {
 }
 
 fn observe(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> {
+    if expects_silence(&flow.expect) {
+        scene.quiesce()?;
+    }
     let segments = scene.tcp_segments()?;
     for worker in [&scene.inside, &scene.outside] {
         worker.arrivals()?;
@@ -186,6 +189,10 @@ fn patience(expect: &Expect) -> u64 {
         Expect::Verdict(decided) if decided.verdict == Fate::Drop => SILENCE,
         _ => PATIENCE,
     })
+}
+
+fn expects_silence(expect: &Expect) -> bool {
+    most(expect, |expect| matches!(expect, Expect::Verdict(decided) if decided.verdict == Fate::Drop))
 }
 
 /// The greatest value over all alternatives.

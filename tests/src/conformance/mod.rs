@@ -19,5 +19,6 @@ pub mod pick;
 pub mod report;
 mod run;
 mod scene;
+mod silence;
 
 pub use run::{Setting, Verdict, run};

@@ -6,9 +6,11 @@ use super::{
     objects::{endpoints, slice_ports},
     overdue,
     run::Setting,
+    silence,
 };
 use crate::{
     agent::{Agent, SocketLb},
+    netns::Namespace,
     probe::{Proto, Serve, Worker},
     topology::stage::{PodKey, Port, Stage},
 };
@@ -16,7 +18,6 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeSet,
-    fs,
     net::{IpAddr, SocketAddr},
 };
 
@@ -161,19 +162,21 @@ impl Scene {
     /// TCP segments that any namespace has received so far: silence means that none more
     /// come, not even of a handshake that fails.
     pub(super) fn tcp_segments(&self) -> Result<u64> {
-        let stage = &self.stage;
-        let pods = stage.pods().map(|(_, pod)| pod);
-        let all = pods.chain([&stage.node, &stage.client, &stage.sink]);
-        all.map(|namespace| namespace.run(received_segments)).sum()
+        self.namespaces().map(|namespace| namespace.run(silence::received_segments)).sum()
     }
-}
 
-fn received_segments() -> Result<u64> {
-    let table = fs::read_to_string("/proc/thread-self/net/snmp")?;
-    let mut rows = table.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-    let (names, values) = (rows.next().context("snmp")?, rows.next().context("snmp")?);
-    let column = names.split(' ').position(|name| name == "InSegs").context("InSegs")?;
-    Ok(values.split(' ').nth(column).context("snmp")?.parse()?)
+    /// Waits until the connections of earlier flows have exchanged their last segments.
+    pub(super) fn quiesce(&self) -> Result<()> {
+        silence::quiesce(|| {
+            let waiting = self.namespaces().map(|namespace| namespace.run(silence::unfinished));
+            Ok((waiting.sum::<Result<usize>>()?, self.tcp_segments()?))
+        })
+    }
+
+    fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        let stage = &self.stage;
+        stage.pods().map(|(_, pod)| pod).chain([&stage.node, &stage.client, &stage.sink])
+    }
 }
 
 /// The harness's defaults with the case's configuration on top.
