@@ -7,6 +7,8 @@
 //! Byte order: addresses are the bytes of the wire; ports are host-order integers,
 //! so that `bpftool map dump` shows them as people write them.
 #![no_std]
+// One instruction of assembly, see `packet::bounded`; the BPF target is built with unstable features on.
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 
 #[cfg(any(feature = "user", test))]
 extern crate std;
@@ -16,6 +18,7 @@ pub mod checksum;
 pub mod crc32c;
 pub mod drop_reason;
 pub mod maps;
+pub mod packet;
 pub mod proto;
 pub mod tuple;
 

@@ -5,8 +5,6 @@
 //! Everything below is generic over the address family and the kind of packet.
 #![no_std]
 #![no_main]
-// One instruction of assembly, see `packet::bounded`; the BPF target is built with unstable features on.
-#![feature(asm_experimental_arch)]
 
 mod bind;
 mod maps;

@@ -10,6 +10,7 @@ use proxy_common::{
         conntrack::{CtKey, EGRESS, INGRESS, Role, flags},
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
     },
+    packet::{Parsed, parse},
 };
 
 use crate::{
@@ -22,7 +23,6 @@ use crate::{
         nat,
         network::Network,
         output::{self, How, Output},
-        parse::{Parsed, parse},
         reject,
         select::{Refusal, select},
         snat::{self, SnatAddress},
@@ -50,7 +50,9 @@ impl From<Output> for Verdict {
 /// A packet enters the host's stack.
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
+    let Some(transport) = A::transport(packet).filter(|t| !t.is_fragment()) else {
+        return Output::CONTINUE.into();
+    };
     let back = Output::by(How::Transmit, packet.ifindex());
     if transport.proto == A::ICMP {
         return if echo::answer(packet, &transport) { back } else { Output::CONTINUE }.into();
@@ -65,7 +67,9 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
 /// A packet leaves the host's stack.
 #[inline(always)]
 pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
+    let Some(transport) = A::transport(packet).filter(|t| !t.is_fragment()) else {
+        return Output::CONTINUE.into();
+    };
     let back = Output::by(How::Receive, packet.ifindex());
     if transport.proto == A::ICMP {
         let answered = packet.ingress_ifindex() == 0 && echo::answer(packet, &transport);

@@ -7,16 +7,13 @@ use aya_ebpf::{
     programs::TcContext,
 };
 use aya_log_ebpf::debug;
-use proxy_common::{Ip4, Ip6};
+use proxy_common::{Ip4, Ip6, packet::Wire as _};
 
 use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
     pipeline::{Verdict, egress, ingress},
-    stage::{
-        network::Network as _,
-        output::{How, Output},
-    },
+    stage::output::{How, Output},
 };
 
 macro_rules! entry_points {

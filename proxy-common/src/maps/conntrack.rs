@@ -12,7 +12,9 @@
 //!
 //! A connection without SNAT has only the first and the last. A connection of a host
 //! process that went past the socket hooks has two rows that do both steps at once:
-//! `HOST` at egress (node → frontend becomes node → backend) and `REV_HOST` at ingress.
+//! `HOST` at egress (node → frontend becomes node → backend) and `REV_HOST` at ingress. A
+//! connection by direct server return has one row at the node that the client reached, `DSR`
+//! at ingress, and `DNAT` and `REV_DNAT` at the node of its backend.
 
 use super::{assert_size, pod};
 use crate::{
@@ -148,10 +150,13 @@ impl Role {
     pub const HOST: Role = Role(4);
     /// Reply to a host process.
     pub const REV_HOST: Role = Role(5);
+    /// Forward direction of a connection whose replies leave from the backend's node (direct
+    /// server return): the packet stays as it is and is sent to `dst`, encapsulated.
+    pub const DSR: Role = Role(6);
 
     /// True for the one row per connection that lists it.
     #[inline(always)]
     pub fn is_primary(self) -> bool {
-        self.0 == Role::DNAT.0 || self.0 == Role::HOST.0
+        self.0 == Role::DNAT.0 || self.0 == Role::HOST.0 || self.0 == Role::DSR.0
     }
 }

@@ -7,9 +7,12 @@ use aya_ebpf::{
     helpers::generated as helper,
     programs::TcContext,
 };
-use proxy_common::DropReason;
+use proxy_common::{
+    DropReason,
+    packet::{Bytes, MAX_OFFSET, headers::Header},
+};
 
-use super::{L4Change, MAX_OFFSET, Packet, headers::Header};
+use super::{L4Change, Packet};
 
 /// `bpf_l4_csum_replace`: the addresses are IPv6. Kernels before 6.16 do not know it.
 const BPF_F_IPV6: u64 = 1 << 7;
@@ -68,13 +71,8 @@ impl<L: Link> Skb<L> {
     }
 }
 
-impl<L: Link> Packet for Skb<L> {
+impl<L: Link> Bytes for Skb<L> {
     const L2_LEN: usize = L::L2_LEN;
-
-    #[inline(always)]
-    fn context(&self) -> *mut c_void {
-        self.skb.cast()
-    }
 
     #[inline(always)]
     fn len(&self) -> u32 {
@@ -86,18 +84,6 @@ impl<L: Link> Packet for Skb<L> {
     fn is_gso(&self) -> bool {
         // SAFETY: the context is valid while the program runs.
         unsafe { (*self.skb).gso_size != 0 }
-    }
-
-    #[inline(always)]
-    fn ifindex(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).ifindex }
-    }
-
-    #[inline(always)]
-    fn ingress_ifindex(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).ingress_ifindex }
     }
 
     #[inline(always)]
@@ -120,6 +106,25 @@ impl<L: Link> Packet for Skb<L> {
         // aligned for T: BPF loads of packet memory need not be, where the kernel says so
         // (HAVE_EFFICIENT_UNALIGNED_ACCESS: x86-64, arm64), and byte loads cost four times as much.
         Some(unsafe { core::ptr::read(at as *const T) })
+    }
+}
+
+impl<L: Link> Packet for Skb<L> {
+    #[inline(always)]
+    fn context(&self) -> *mut c_void {
+        self.skb.cast()
+    }
+
+    #[inline(always)]
+    fn ifindex(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).ifindex }
+    }
+
+    #[inline(always)]
+    fn ingress_ifindex(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).ingress_ifindex }
     }
 
     #[inline(always)]

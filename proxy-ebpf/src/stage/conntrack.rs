@@ -4,14 +4,12 @@ use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason, Tuple,
     maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+    packet::{Parsed, headers::tcp_flags},
     proto,
 };
 
-use super::{parse::Parsed, select::Choice};
-use crate::{
-    maps::{self, Tables},
-    packet::headers::tcp_flags,
-};
+use super::select::Choice;
+use crate::maps::{self, Tables};
 
 /// `last_seen` is written at most once in this time, so that the CPUs of a busy
 /// connection do not fight over its cache line.

@@ -3,16 +3,11 @@
 use proxy_common::{
     checksum,
     maps::{frontends::FrontendKey, settings::flags},
+    packet::{Transport, headers::Icmp},
 };
 
-use super::{
-    network::{Network, Transport},
-    output,
-};
-use crate::{
-    maps,
-    packet::{Packet, headers::Icmp},
-};
+use super::{network::Network, output};
+use crate::{maps, packet::Packet};
 
 /// Turns an echo request to a ClusterIP into its reply. False if it is none.
 #[inline(always)]

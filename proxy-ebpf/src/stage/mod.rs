@@ -8,7 +8,6 @@ pub mod lookup;
 pub mod nat;
 pub mod network;
 pub mod output;
-pub mod parse;
 pub mod reject;
 pub mod select;
 pub mod snat;

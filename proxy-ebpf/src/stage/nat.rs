@@ -1,12 +1,16 @@
 //! One tuple out, another in, with every checksum that covers them.
 
-use proxy_common::{DropReason, Tuple, checksum, crc32c, proto};
-
-use super::{network::Network, parse::Parsed};
-use crate::packet::{
-    L4Change, Packet,
-    headers::{Ports, Sctp},
+use proxy_common::{
+    DropReason, Tuple, checksum, crc32c,
+    packet::{
+        Parsed,
+        headers::{Ports, Sctp},
+    },
+    proto,
 };
+
+use super::network::Network;
+use crate::packet::{L4Change, Packet};
 
 /// Rewrites the packet from the tuple it has to `new`.
 #[inline(always)]

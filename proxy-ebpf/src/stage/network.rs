@@ -1,31 +1,19 @@
 //! What differs between IPv4 and IPv6 packets, and nothing else.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use proxy_common::{Addr, DropReason, Ip4, Ip6, Tuple, checksum, proto};
-
-use crate::{
-    maps::Tables,
+use proxy_common::{
+    Addr, DropReason, Ip4, Ip6, Tuple, checksum,
     packet::{
-        Packet, bounded,
-        headers::{Addrs4, Addrs6, Extension, Icmp, Icmp4Answer, Icmp6Answer, Ipv4, Ipv6},
+        Transport, Wire,
+        headers::{Addrs4, Addrs6, Icmp, Icmp4Answer, Icmp6Answer, Ipv4, Ipv6},
     },
+    proto,
 };
 
-/// Where the transport header is.
-pub struct Transport<A> {
-    pub src: A,
-    pub dst: A,
-    pub proto: u8,
-    /// Offset from the start of the packet.
-    pub offset: usize,
-    /// Bytes of transport header and payload, by the IP header.
-    pub len: u32,
-}
+use crate::{maps::Tables, packet::Packet};
 
 /// An address family as the datapath sees it.
-pub trait Network: Tables {
-    /// EtherType, in host order.
-    const ETHER_TYPE: u16;
+pub trait Network: Tables + Wire {
     /// Length of an IP and an ICMP header, which an answer puts before the quoted packet.
     const ICMP_ANSWER_LEN: u32;
 
@@ -36,9 +24,6 @@ pub trait Network: Tables {
     /// ICMP type of an echo reply.
     const ECHO_REPLY: u8;
 
-    /// Finds the transport header. Nothing for a fragment, and for a header that is cut
-    /// off, contradicts the packet's length or belongs to another protocol.
-    fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>>;
     /// Writes source and destination, and mends the header checksum by `diff`.
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason>;
     /// Turns the IP header into one for `len` bytes of transport back to the sender.
@@ -50,31 +35,14 @@ pub trait Network: Tables {
     fn route_key(params: &mut bpf_fib_lookup, src: &Self, dst: &Self);
 }
 
-const MORE_FRAGMENTS_OR_OFFSET: u16 = 0x3fff;
 const DONT_FRAGMENT: u16 = 0x4000;
 const TTL: u8 = 64;
 
 impl Network for Ip4 {
-    const ETHER_TYPE: u16 = 0x0800;
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp4Answer>() as u32;
     const ICMP: u8 = proto::ICMP;
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;
-
-    #[inline(always)]
-    fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>> {
-        let ip = packet.read::<Ipv4>(P::L2_LEN)?;
-        let header_len = u32::from(ip.version_ihl & 0xf) * 4;
-        if ip.version_ihl >> 4 != 4 || header_len < 20 {
-            return None;
-        }
-        if u16::from_be(ip.fragment) & MORE_FRAGMENTS_OR_OFFSET != 0 {
-            return None;
-        }
-        let len = payload_len(packet, u32::from(u16::from_be(ip.total_len)), header_len)?;
-        let offset = bounded(P::L2_LEN + header_len as usize);
-        Some(Transport { src: ip.src, dst: ip.dst, proto: ip.proto, offset, len })
-    }
 
     #[inline(always)]
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason> {
@@ -132,44 +100,11 @@ impl Network for Ip4 {
     }
 }
 
-/// Extension headers a packet may have before its transport header.
-const MAX_EXTENSIONS: u32 = 6;
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const DESTINATION_OPTIONS: u8 = 60;
-
 impl Network for Ip6 {
-    const ETHER_TYPE: u16 = 0x86dd;
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp6Answer>() as u32;
     const ICMP: u8 = proto::ICMPV6;
     const ECHO_REQUEST: u8 = 128;
     const ECHO_REPLY: u8 = 129;
-
-    #[inline(always)]
-    fn transport<P: Packet>(packet: &P) -> Option<Transport<Self>> {
-        let ip = packet.read::<Ipv6>(P::L2_LEN)?;
-        if u32::from_be(ip.version_class_label) >> 28 != 6 {
-            return None;
-        }
-        let mut proto = ip.next_header;
-        let mut header_len = 40usize;
-        for _ in 0..MAX_EXTENSIONS {
-            match proto {
-                HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => {
-                    let ext = packet.read::<Extension>(bounded(P::L2_LEN + header_len))?;
-                    proto = ext.next_header;
-                    header_len += usize::from(ext.len) * 8 + 8;
-                }
-                _ => break,
-            }
-        }
-        let total_len = match u32::from(u16::from_be(ip.payload_len)) {
-            0 => 0,
-            len => len + 40,
-        };
-        let len = payload_len(packet, total_len, header_len as u32)?;
-        Some(Transport { src: ip.src, dst: ip.dst, proto, offset: bounded(P::L2_LEN + header_len), len })
-    }
 
     #[inline(always)]
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, _diff: u32) -> Result<(), DropReason> {
@@ -222,18 +157,6 @@ impl Network for Ip6 {
             }
         }
     }
-}
-
-/// Bytes after the IP header, when the header's idea of the length fits the packet.
-#[inline(always)]
-fn payload_len<P: Packet>(packet: &P, total_len: u32, header_len: u32) -> Option<u32> {
-    let there = packet.len().checked_sub(P::L2_LEN as u32)?;
-    // A segment train beyond 64 KiB says zero (RFC 2675 and the kernel's BIG TCP).
-    let total_len = if total_len == 0 && packet.is_gso() { there } else { total_len };
-    if total_len > there {
-        return None;
-    }
-    total_len.checked_sub(header_len)
 }
 
 #[inline(always)]

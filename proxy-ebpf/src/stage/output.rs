@@ -7,13 +7,10 @@
 //! and frontend, and no martian.
 
 use aya_ebpf::{bindings::bpf_fib_lookup, helpers::generated as helper};
-use proxy_common::{DropReason, Tuple};
+use proxy_common::{DropReason, Tuple, packet::headers::Macs};
 
 use super::network::Network;
-use crate::{
-    maps,
-    packet::{Packet, headers::Macs},
-};
+use crate::{maps, packet::Packet};
 
 /// The loopback device has this index in every network namespace.
 pub const LOOPBACK: u32 = 1;

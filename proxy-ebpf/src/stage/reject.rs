@@ -6,16 +6,17 @@
 //! answers are therefore built so that their checksums are right whether that happens
 //! or not; each function says how.
 
-use proxy_common::{DropReason, checksum, proto};
-
-use super::{conntrack, network::Network, output, parse::Parsed};
-use crate::{
-    maps,
+use proxy_common::{
+    DropReason, checksum,
     packet::{
-        Packet,
+        Parsed,
         headers::{Ports, Sctp, Tcp, Udp, tcp_flags},
     },
+    proto,
 };
+
+use super::{conntrack, network::Network, output};
+use crate::{maps, packet::Packet};
 
 /// Answers that each CPU gives per second, and in one burst. Enough for every client that
 /// errs, too few to multiply a flood.

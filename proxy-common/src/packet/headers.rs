@@ -1,6 +1,6 @@
 //! Header layouts. Integers in here are in network order, as on the wire.
 
-use proxy_common::{Ip4, Ip6};
+use crate::{Ip4, Ip6};
 
 /// A type that any bytes of a packet may be read as.
 ///
@@ -12,7 +12,8 @@ macro_rules! headers {
     ($($(#[$doc:meta])+ struct $name:ident { $($field:ident: $type:ty),+ $(,)? } = $size:literal;)+) => {$(
         $(#[$doc])+
         #[repr(C)]
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Debug)]
+        #[allow(missing_docs)]
         pub struct $name { $(pub $field: $type),+ }
 
         const _: () = assert!(size_of::<$name>() == $size);
@@ -49,6 +50,12 @@ headers! {
         src: Ip6,
         dst: Ip6,
     } = 40;
+
+    /// VLAN tag after the Ethernet addresses and its EtherType (IEEE 802.1Q).
+    struct Vlan { tci: u16, ether_type: u16 } = 4;
+
+    /// IPv6 fragment header (RFC 8200 §4.5).
+    struct Fragment6 { next_header: u8, reserved: u8, offset_flags: u16, id: u32 } = 8;
 
     /// The start of most IPv6 extension headers.
     struct Extension { next_header: u8, len: u8 } = 2;
@@ -97,8 +104,12 @@ unsafe impl Header for u32 {}
 
 /// TCP flags (RFC 9293 §3.1).
 pub mod tcp_flags {
+    /// No more data from the sender.
     pub const FIN: u8 = 0x01;
+    /// Opens a connection.
     pub const SYN: u8 = 0x02;
+    /// Resets the connection.
     pub const RST: u8 = 0x04;
+    /// The acknowledgement number counts.
     pub const ACK: u8 = 0x10;
 }

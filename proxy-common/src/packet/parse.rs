@@ -1,0 +1,131 @@
+//! Packet → tuple. What is not understood wholly is not ours: it goes on as it came.
+
+use super::{
+    Bytes, Transport,
+    headers::{Ports, Sctp, Tcp, Udp},
+};
+use crate::{Tuple, proto};
+
+/// A packet of a protocol we translate, with sane lengths.
+#[derive(Clone, Copy, Debug)]
+pub struct Parsed<A> {
+    /// Addresses, ports, protocol.
+    pub tuple: Tuple<A>,
+    /// Where the transport header is.
+    pub transport: Transport<A>,
+    /// Zero for UDP and SCTP.
+    pub tcp_flags: u8,
+}
+
+/// Reads the transport header. Nothing for another protocol, for a header that is cut off or
+/// contradicts its length, and for a fragment other than the first, which has none.
+#[inline(always)]
+pub fn parse<P: Bytes, A: Copy>(packet: &P, transport: Transport<A>) -> Option<Parsed<A>> {
+    if transport.fragment_offset != 0 {
+        return None;
+    }
+    let (ports, tcp_flags) = match transport.proto {
+        proto::TCP => {
+            let tcp = packet.read::<Tcp>(transport.offset)?;
+            let header_len = u32::from(tcp.offset >> 4) * 4;
+            if header_len < 20 || header_len > transport.len {
+                return None;
+            }
+            (tcp.ports, tcp.flags)
+        }
+        proto::UDP => {
+            let udp = packet.read::<Udp>(transport.offset)?;
+            let len = u32::from(u16::from_be(udp.len));
+            // A first fragment has the length of the whole datagram.
+            let too_long = len > transport.len && !transport.more_fragments;
+            if !packet.is_gso() && (len < 8 || too_long) {
+                return None;
+            }
+            (udp.ports, 0)
+        }
+        proto::SCTP => {
+            if transport.len < size_of::<Sctp>() as u32 {
+                return None;
+            }
+            (packet.read::<Ports>(transport.offset)?, 0)
+        }
+        _ => return None,
+    };
+    let tuple = Tuple {
+        src: transport.src,
+        dst: transport.dst,
+        sport: u16::from_be(ports.src),
+        dport: u16::from_be(ports.dst),
+        proto: transport.proto,
+    };
+    Some(Parsed { tuple, transport, tcp_flags })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Slice, Wire};
+    use super::*;
+    use crate::{Ip4, Ip6};
+    use proptest::prelude::*;
+    use std::{vec, vec::Vec};
+
+    fn read<A: Wire>(bytes: &[u8]) -> Option<Parsed<A>> {
+        let packet = Slice::<0>(bytes);
+        parse(&packet, A::transport(&packet)?)
+    }
+
+    /// An IPv6 packet: extension headers as (type, length in eights beyond the first), then UDP.
+    fn v6(extensions: &[(u8, u8)]) -> Vec<u8> {
+        let kinds: Vec<u8> = extensions.iter().map(|e| e.0).chain([proto::UDP]).collect();
+        let mut payload = Vec::new();
+        for (i, (_, len)) in extensions.iter().enumerate() {
+            let mut header = vec![0; 8 + usize::from(*len) * 8];
+            (header[0], header[1]) = (kinds[i + 1], *len);
+            payload.extend(header);
+        }
+        payload.extend([0x12, 0x34, 0, 53, 0, 8, 0, 0]);
+        let mut packet = vec![0x60, 0, 0, 0];
+        packet.extend((payload.len() as u16).to_be_bytes());
+        packet.extend([kinds[0], 64]);
+        packet.extend([1; 32]);
+        packet.extend(payload);
+        packet
+    }
+
+    #[test]
+    fn extension_headers() {
+        let parsed = read::<Ip6>(&v6(&[(0, 0), (60, 3)])).expect("understood");
+        assert_eq!((parsed.tuple.sport, parsed.tuple.dport), (0x1234, 53));
+        assert_eq!((parsed.transport.offset, parsed.transport.len), (40 + 8 + 32, 8));
+        // A chain that leads beyond what is read must not lead anywhere else.
+        assert!(read::<Ip6>(&v6(&[(60, 64)])).is_none());
+        assert!(read::<Ip6>(&v6(&[(60, 30), (60, 30)])).is_none());
+    }
+
+    #[test]
+    fn fragments() {
+        let mut packet = v6(&[(44, 0)]);
+        assert!(!read::<Ip6>(&packet).expect("whole").transport.is_fragment());
+        packet[43] = 1;
+        let first = read::<Ip6>(&packet).expect("first");
+        assert!(first.transport.is_fragment() && first.transport.more_fragments);
+        packet[42..44].copy_from_slice(&(185u16 << 3).to_be_bytes());
+        packet[44..48].copy_from_slice(&7u32.to_be_bytes());
+        assert!(read::<Ip6>(&packet).is_none());
+        let later = Ip6::transport(&Slice::<0>(&packet)).expect("a fragment");
+        assert_eq!((later.fragment_offset, later.fragment_id, later.offset), (185, 7, 48));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let within = |offset: usize, len: u32| offset + len as usize <= bytes.len();
+            if let Some(v4) = read::<Ip4>(&bytes) {
+                prop_assert!(within(v4.transport.offset, v4.transport.len));
+            }
+            if let Some(v6) = read::<Ip6>(&bytes) {
+                prop_assert!(within(v6.transport.offset, v6.transport.len));
+            }
+        }
+    }
+}
