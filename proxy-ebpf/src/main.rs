@@ -1,6 +1,6 @@
 //! The programs that carry service traffic.
 //!
-//! `tc.rs`, `sock.rs` and `bind.rs` are the entry points: they wrap the kernel's context, call a
+//! `tc.rs`, `xdp.rs`, `sock.rs` and `bind.rs` are the entry points: they wrap the kernel's context, call a
 //! pipeline, count, and turn the verdict into an action. `pipeline.rs` lists the stages.
 //! Everything below is generic over the address family and the kind of packet.
 #![no_std]
@@ -13,6 +13,7 @@ mod pipeline;
 mod sock;
 mod stage;
 mod tc;
+mod xdp;
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {

@@ -13,6 +13,7 @@ use proxy_common::{
         affinity::{self, Affinity, AffinityKey},
         backends::{self, Backend},
         conntrack::{self, CtEntry, CtKey},
+        device_status::{self, DeviceStatus},
         devices::{self, Device},
         frontends::{self, Frontend, FrontendKey},
         node_addresses, service_cidrs,
@@ -102,6 +103,10 @@ static SOCKET_EXEMPT: HashMap<u64, u32, { socket_lb_exempt::CAPACITY as usize },
 /// Read by user space alone; declared here so that one object carries every layout.
 #[btf_map]
 static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
+/// Likewise.
+#[btf_map]
+static DEVICE_STATUS: HashMap<u32, DeviceStatus, { device_status::CAPACITY as usize }, NO_PREALLOC> =
+    HashMap::new();
 
 /// A token bucket.
 #[repr(C)]

@@ -8,6 +8,7 @@
 pub mod affinity;
 pub mod backends;
 pub mod conntrack;
+pub mod device_status;
 pub mod devices;
 pub mod frontends;
 pub mod node_addresses;

@@ -68,7 +68,7 @@ impl Default for Capacities {
 /// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if configurable.
 type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
 
-const MAPS: [MapSpec; 23] = [
+const MAPS: [MapSpec; 24] = [
     ("FRONTENDS_V4", "frontends_v4", Some(|c| c.frontends)),
     ("FRONTENDS_V6", "frontends_v6", Some(|c| c.frontends)),
     ("SLOTS_V4", "slots_v4", Some(|c| c.slots)),
@@ -89,6 +89,7 @@ const MAPS: [MapSpec; 23] = [
     ("SOCK_FLOWS_V6", "socket_flows_v6", Some(|c| c.socket_flows)),
     ("SOCKET_EXEMPT", "socket_lb_exempt", None),
     ("DEVICES", "devices", None),
+    ("DEVICE_STATUS", "device_status", None),
     ("SETTINGS", "settings", None),
     ("DROPS", "drops", None),
     ("SERVICES", "services", Some(|c| c.services)),
