@@ -4,8 +4,9 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, lpm_trie::Key},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, lpm_trie::Key},
     macros::btf_map,
+    programs::TcContext,
 };
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6,
@@ -22,8 +23,11 @@ use proxy_common::{
         slots,
         socket_flows::{self, SocketFlow, SocketFlowKey},
         socket_lb_exempt, source_ranges,
+        tails::{self, Tail},
     },
 };
+
+use crate::packet::Packet;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
@@ -100,6 +104,8 @@ static REJECT_BUDGET: PerCpuArray<Budget, 1> = PerCpuArray::new();
 #[btf_map]
 static SOCKET_EXEMPT: HashMap<u64, u32, { socket_lb_exempt::CAPACITY as usize }, NO_PREALLOC> =
     HashMap::new();
+#[btf_map]
+static TAILS: ProgramArray<{ tails::CAPACITY as usize }> = ProgramArray::new();
 /// Read by user space alone; declared here so that one object carries every layout.
 #[btf_map]
 static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
@@ -239,4 +245,12 @@ pub fn count_drop(reason: DropReason) {
         // between the read and the write often enough to matter for a counter.
         unsafe { *count += 1 };
     }
+}
+
+/// Goes on in another program, which begins with the packet as it is now; returns only if that
+/// program is missing.
+#[inline(always)]
+pub fn tail_call<P: Packet>(packet: &P, tail: Tail) {
+    // SAFETY: nothing here needs to be dropped, and the context is the running program's.
+    unsafe { TAILS.tail_call(&TcContext::new(packet.context().cast()), tail.index(P::L2_LEN != 0)) };
 }

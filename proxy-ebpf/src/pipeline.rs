@@ -4,11 +4,14 @@
 //! two and sees client and backend only: destinations are rewritten before it, sources
 //! after it.
 
+pub mod icmp;
+
 use proxy_common::{
     DropReason, Tuple,
     maps::{
         conntrack::{CtKey, EGRESS, INGRESS, Role, flags},
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
+        tails::Tail,
     },
     packet::{Parsed, parse},
 };
@@ -18,7 +21,7 @@ use crate::{
     packet::Packet,
     stage::{
         classify::{self, PodRange},
-        conntrack, echo,
+        conntrack,
         lookup::lookup,
         nat,
         network::Network,
@@ -53,11 +56,11 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     let Some(transport) = A::transport(packet).filter(|t| !t.is_fragment()) else {
         return Output::CONTINUE.into();
     };
-    let back = Output::by(How::Transmit, packet.ifindex());
     if transport.proto == A::ICMP {
-        return if echo::answer(packet, &transport) { back } else { Output::CONTINUE }.into();
+        return go_on_in(packet, Tail::InIcmp);
     }
     let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
+    let back = Output::by(How::Transmit, packet.ifindex());
     match enter(packet, &parsed) {
         Ok(output) => output.into(),
         Err(refusal) => refuse(packet, &parsed, &refusal, back),
@@ -70,16 +73,22 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
     let Some(transport) = A::transport(packet).filter(|t| !t.is_fragment()) else {
         return Output::CONTINUE.into();
     };
-    let back = Output::by(How::Receive, packet.ifindex());
     if transport.proto == A::ICMP {
-        let answered = packet.ingress_ifindex() == 0 && echo::answer(packet, &transport);
-        return if answered { back } else { Output::CONTINUE }.into();
+        return go_on_in(packet, Tail::OutIcmp);
     }
     let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
+    let back = Output::by(How::Receive, packet.ifindex());
     match leave(packet, &parsed) {
         Ok(output) => output.into(),
         Err(refusal) => refuse(packet, &parsed, &refusal, back),
     }
+}
+
+/// Leaves the packet to another program. If that is missing, the packet goes on as it came.
+#[inline(always)]
+fn go_on_in<P: Packet>(packet: &P, tail: Tail) -> Verdict {
+    maps::tail_call(packet, tail);
+    Output::CONTINUE.into()
 }
 
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! Entry points at tc ingress and egress of every edge.
+//! Entry points at tc ingress and egress of every edge, and the programs they go on in
+//! (`maps::tail_call`), whose names are those of `proxy_common::maps::tails`.
 
 use aya_ebpf::{
     bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC},
@@ -12,19 +13,19 @@ use proxy_common::{Ip4, Ip6, packet::Wire as _};
 use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
-    pipeline::{Verdict, egress, ingress},
+    pipeline::{Verdict, egress, icmp, ingress},
     stage::output::{How, Output},
 };
 
 macro_rules! entry_points {
-    ($($(#[$doc:meta])+ $name:ident: $pipeline:ident::<$link:ty>;)+) => {$(
+    ($($(#[$doc:meta])+ $name:ident: $link:ty, $($pipeline:ident)::+;)+) => {$(
         $(#[$doc])+
         #[classifier]
         pub fn $name(ctx: TcContext) -> i32 {
             let packet = Skb::<$link>::new(&ctx);
             let verdict = match packet.ether_type() {
-                Ip4::ETHER_TYPE => $pipeline::<_, Ip4>(&packet),
-                Ip6::ETHER_TYPE => $pipeline::<_, Ip6>(&packet),
+                Ip4::ETHER_TYPE => $($pipeline)::+::<_, Ip4>(&packet),
+                Ip6::ETHER_TYPE => $($pipeline)::+::<_, Ip6>(&packet),
                 _ => return TC_ACT_UNSPEC,
             };
             act(&ctx, packet.ifindex(), verdict)
@@ -34,13 +35,22 @@ macro_rules! entry_points {
 
 entry_points! {
     /// Into the stack, from a device with an Ethernet header.
-    shunt_in: ingress::<Ethernet>;
+    shunt_in: Ethernet, ingress;
     /// Out of the stack, to a device with an Ethernet header.
-    shunt_out: egress::<Ethernet>;
+    shunt_out: Ethernet, egress;
     /// Into the stack, from a device without a link-layer header.
-    shunt_in_l3: ingress::<Layer3>;
+    shunt_in_l3: Layer3, ingress;
     /// Out of the stack, to a device without a link-layer header.
-    shunt_out_l3: egress::<Layer3>;
+    shunt_out_l3: Layer3, egress;
+
+    /// ICMP, where `shunt_in` goes on.
+    shunt_in_icmp: Ethernet, icmp::ingress;
+    /// ICMP, where `shunt_out` goes on.
+    shunt_out_icmp: Ethernet, icmp::egress;
+    /// ICMP, where `shunt_in_l3` goes on.
+    shunt_in_icmp_l3: Layer3, icmp::ingress;
+    /// ICMP, where `shunt_out_l3` goes on.
+    shunt_out_icmp_l3: Layer3, icmp::egress;
 }
 
 /// Turns a verdict into tc's action. `TC_ACT_UNSPEC` leaves the packet to the programs

@@ -69,6 +69,7 @@ impl DeviceStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::format;
 
     #[test]
     fn a_reason_is_cut_between_characters() {

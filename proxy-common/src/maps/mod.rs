@@ -19,6 +19,7 @@ pub mod slots;
 pub mod socket_flows;
 pub mod socket_lb_exempt;
 pub mod source_ranges;
+pub mod tails;
 
 /// Part of the path under which maps are pinned.
 pub const LAYOUT_VERSION: u32 = 1;

@@ -13,12 +13,12 @@ pub use transport::{Transport, Wire};
 pub const MAX_OFFSET: usize = 511;
 
 /// A packet that can be read. Offsets count from its first byte, link-layer header included.
+#[allow(clippy::len_without_is_empty, reason = "no packet is empty")]
 pub trait Bytes {
     /// Length of the link-layer header.
     const L2_LEN: usize;
 
     /// Bytes in the packet, all segments of an offloaded one included.
-    #[allow(clippy::len_without_is_empty)]
     fn len(&self) -> u32;
     /// True for a packet the kernel has still to cut into segments; lengths in its
     /// headers may then not be those of the packet.

@@ -20,7 +20,7 @@ use super::{
     host::{Edge, EdgeKind, LOOPBACK},
     object::{self, Capacities},
     pins::Pins,
-    pod_cgroups, sockets,
+    pod_cgroups, sockets, tails,
 };
 
 /// How the datapath is set up.
@@ -58,14 +58,16 @@ pub enum EdgeChange {
 }
 
 impl Datapath {
-    /// Loads the programs, with maps pinned or adopted from an earlier agent. Attaches nothing.
+    /// Loads the programs, with maps pinned or adopted from an earlier agent. Attaches nothing, but
+    /// programs of an earlier agent go on in the new ones where they go on in others.
     ///
     /// # Errors
     /// When the pins cannot be made or used, or the kernel refuses a program.
     pub fn open(options: Options) -> Result<Self, KernelError> {
         let pins = Pins::new(&options.bpffs);
         pins.create()?;
-        let ebpf = object::load(&pins, &options.capacities, options.log_level)?;
+        let mut ebpf = object::load(&pins, &options.capacities, options.log_level)?;
+        tails::fill(&mut ebpf, &pins)?;
         Ok(Self { ebpf, pins, options, attached: BTreeMap::new() })
     }
 

@@ -19,6 +19,7 @@ mod pins;
 mod pod_cgroups;
 mod sock_diag;
 mod sockets;
+mod tails;
 
 pub use attach::{Target, TcMode};
 pub use bpf::Run;

@@ -9,7 +9,7 @@ use aya_log::EbpfLogger;
 use proxy_common::maps;
 use serde::{Deserialize, Serialize};
 
-use super::{error::KernelError, pins::Pins};
+use super::{error::KernelError, pins::Pins, tails};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
 
@@ -68,7 +68,7 @@ impl Default for Capacities {
 /// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if configurable.
 type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
 
-const MAPS: [MapSpec; 24] = [
+const MAPS: &[MapSpec] = &[
     ("FRONTENDS_V4", "frontends_v4", Some(|c| c.frontends)),
     ("FRONTENDS_V6", "frontends_v6", Some(|c| c.frontends)),
     ("SLOTS_V4", "slots_v4", Some(|c| c.slots)),
@@ -92,6 +92,7 @@ const MAPS: [MapSpec; 24] = [
     ("DEVICE_STATUS", "device_status", None),
     ("SETTINGS", "settings", None),
     ("DROPS", "drops", None),
+    ("TAILS", "tails", None),
     ("SERVICES", "services", Some(|c| c.services)),
 ];
 
@@ -102,7 +103,7 @@ const MAPS: [MapSpec; 24] = [
 pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Result<Ebpf, KernelError> {
     let mut loader = EbpfLoader::new();
     loader.override_global(aya_log::LEVEL, &log_level, true);
-    for (name, pin, capacity) in MAPS {
+    for &(name, pin, capacity) in MAPS {
         loader.map_pin_path(name, pins.map(pin));
         if let Some(capacity) = capacity {
             loader.map_max_entries(name, capacity(capacities));
@@ -110,7 +111,7 @@ pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Resul
     }
     check_pins(pins, capacities)?;
     let mut ebpf = loader.load(OBJECT)?;
-    for name in CLASSIFIERS {
+    for name in CLASSIFIERS.into_iter().chain(tails::programs().map(|(_, name)| name)) {
         let program = program::<SchedClassifier>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
@@ -142,7 +143,7 @@ pub(super) fn logger(ebpf: &mut Ebpf) -> Option<EbpfLogger<&'static dyn log::Log
 /// aya takes a pinned map as it finds it; a row of another size would be read as garbage.
 fn check_pins(pins: &Pins, capacities: &Capacities) -> Result<(), KernelError> {
     let object = aya_obj::Object::parse(OBJECT).map_err(aya::EbpfError::ParseError)?;
-    for (name, pin, capacity) in MAPS {
+    for &(name, pin, capacity) in MAPS {
         let path = pins.map(pin);
         if !path.exists() {
             continue;

@@ -1,0 +1,59 @@
+//! `tails`: program array, the programs that the fast ones go on in when a packet is not plain
+//! TCP, UDP or SCTP. Each has a stack and a verifier budget of its own.
+//!
+//! A program array keeps its entries as long as it is pinned, so they outlive the agent as the
+//! attached programs do.
+
+/// Entries of the array. More than there are programs, so that a program added later does not
+/// change the map.
+pub const CAPACITY: u32 = 32;
+
+macro_rules! tails {
+    ($($(#[$doc:meta])+ $variant:ident = $number:literal, $ethernet:literal, $layer3:literal;)+) => {
+        /// A program that others go on in.
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Tail {
+            $($(#[$doc])+ $variant = $number,)+
+        }
+
+        impl Tail {
+            /// Every one of them.
+            pub const ALL: &'static [Tail] = &[$(Tail::$variant,)+];
+
+            /// Name of the program, for devices with an Ethernet header or without.
+            pub fn program(self, ethernet: bool) -> &'static str {
+                match self { $(Tail::$variant => if ethernet { $ethernet } else { $layer3 },)+ }
+            }
+        }
+    };
+}
+
+tails! {
+    /// ICMP that enters the host's stack.
+    InIcmp = 0, "shunt_in_icmp", "shunt_in_icmp_l3";
+    /// ICMP that leaves the host's stack.
+    OutIcmp = 1, "shunt_out_icmp", "shunt_out_icmp_l3";
+}
+
+impl Tail {
+    /// Position in the array.
+    #[inline(always)]
+    pub const fn index(self, ethernet: bool) -> u32 {
+        self as u32 * 2 + if ethernet { 0 } else { 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_has_a_place_and_a_name_of_its_own() {
+        let all = || Tail::ALL.iter().flat_map(|tail| [(*tail, true), (*tail, false)]);
+        let places: std::collections::HashSet<_> = all().map(|(t, ethernet)| t.index(ethernet)).collect();
+        let names: std::collections::HashSet<_> = all().map(|(t, ethernet)| t.program(ethernet)).collect();
+        assert_eq!((places.len(), names.len()), (all().count(), all().count()));
+        assert!(places.iter().all(|place| *place < CAPACITY));
+    }
+}

@@ -1,0 +1,30 @@
+//! The programs that others go on in (`proxy_common::maps::tails`).
+
+use aya::{Ebpf, maps::ProgramArray, programs::SchedClassifier};
+use proxy_common::maps::tails::Tail;
+
+use super::{error::KernelError, object, pins::Pins};
+
+const PIN: &str = "tails";
+
+/// Each of them with its place in the array.
+pub(super) fn programs() -> impl Iterator<Item = (u32, &'static str)> {
+    let both = |tail: &Tail| [true, false].map(|ethernet| (tail.index(ethernet), tail.program(ethernet)));
+    Tail::ALL.iter().flat_map(both)
+}
+
+/// Enters the loaded programs into the pinned array. Those of an earlier agent that are still
+/// attached go on in them from here on.
+///
+/// # Errors
+/// When the kernel refuses one.
+pub(super) fn fill(ebpf: &mut Ebpf, pins: &Pins) -> Result<(), KernelError> {
+    let map_error = |source| KernelError::Map { name: PIN, source };
+    let mut array = ProgramArray::try_from(object::pinned(pins, PIN)?).map_err(map_error)?;
+    for (index, name) in programs() {
+        let program = object::program::<SchedClassifier>(ebpf, name)?;
+        let fd = program.fd().map_err(|source| KernelError::Program { name, source })?;
+        array.set(index, fd, 0).map_err(map_error)?;
+    }
+    Ok(())
+}
