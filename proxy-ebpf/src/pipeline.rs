@@ -2,8 +2,9 @@
 //!
 //! The stack itself (routing, firewall, its own connection tracking) stands between the
 //! two and sees client and backend only: destinations are rewritten before it, sources
-//! after it.
+//! after it. Under XDP both steps are one, in `driver`.
 
+pub mod driver;
 pub mod icmp;
 
 use proxy_common::{
@@ -21,13 +22,13 @@ use crate::{
     packet::Packet,
     stage::{
         classify::{self, PodRange},
-        conntrack,
+        conntrack, dsr,
         lookup::lookup,
         nat,
         network::Network,
         output::{self, How, Output},
         reject,
-        select::{Refusal, select},
+        select::{Refusal, hash, select},
         snat::{self, SnatAddress},
     },
 };
@@ -99,32 +100,63 @@ fn refuse<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusa
     if !reject::within_budget() {
         return Verdict { output: Output::DROP, refused: Some(DropReason::RejectRateLimited) };
     }
-    let answered = reject::reject(packet, parsed).unwrap_or(false);
+    let answered = if refusal.mtu == 0 {
+        reject::reject(packet, parsed)
+    } else {
+        reject::too_big(packet, parsed, refusal.mtu)
+    };
+    let answered = answered.unwrap_or(false);
     Verdict { output: if answered { back } else { Output::DROP }, refused: Some(refusal.reason) }
+}
+
+/// What becomes of a packet that enters.
+struct Entry<A> {
+    target: Tuple<A>,
+    /// [`Role::NONE`] if it is not ours.
+    role: u8,
+    /// For [`Role::REV_HOST`]: the interface that takes it.
+    ifindex: u32,
 }
 
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
-    if let Some(entry) = conntrack::find(parsed, INGRESS) {
-        let (to_host, ifindex) = (entry.role == Role::REV_HOST.0, entry.ifindex);
-        nat::rewrite(packet, parsed, &entry.target(parsed.tuple.proto))?;
-        if to_host {
-            output::address_to(packet, ifindex)?;
-            return Ok(Output::by(How::Receive, ifindex));
-        }
+    let entry = entry_of(parsed, packet.ifindex())?;
+    if entry.role == Role::NONE.0 {
         return Ok(Output::CONTINUE);
     }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::CONTINUE) };
+    if entry.role == Role::DSR.0 {
+        return dsr::send(packet, parsed, &entry.target);
+    }
+    nat::rewrite(packet, parsed, &entry.target)?;
+    if entry.role == Role::REV_HOST.0 {
+        output::address_to(packet, entry.ifindex)?;
+        return Ok(Output::by(How::Receive, entry.ifindex));
+    }
+    Ok(Output::CONTINUE)
+}
+
+/// Finds the connection of a packet that came in on `ifindex`, or opens it.
+#[inline(always)]
+fn entry_of<A: Family>(parsed: &Parsed<A>, ifindex: u32) -> Result<Entry<A>, Refusal> {
+    if let Some(row) = conntrack::find(parsed, INGRESS) {
+        return Ok(Entry { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
+    }
+    let Some(frontend) = frontend_of(parsed)? else {
+        return Ok(Entry { target: parsed.tuple, role: Role::NONE.0, ifindex: 0 });
+    };
     let client = parsed.tuple.src;
     if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
         return Err(DropReason::SourceNotAllowed.into());
     }
-    let class = classify::classify(&client, packet.ifindex());
-    let choice = select(frontend, class, &client)?;
+    let class = classify::classify(&client, ifindex);
+    let choice = select(frontend, class, &client, hash(frontend, &parsed.tuple))?;
+    if choice.dsr {
+        let target = conntrack::create_dsr(parsed, frontend.service, &choice)?;
+        return Ok(Entry { target, role: Role::DSR.0, ifindex: 0 });
+    }
     let target = conntrack::create(parsed, frontend.service, &choice)?;
-    nat::rewrite(packet, parsed, &target)?;
-    Ok(Output::CONTINUE)
+    Ok(Entry { target, role: Role::DNAT.0, ifindex: 0 })
 }
 
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
@@ -167,7 +199,7 @@ fn connect_from_host<P: Packet, A: Family>(
     frontend: &Frontend,
 ) -> Result<(Tuple<A>, u32), Refusal> {
     let original = &parsed.tuple;
-    let choice = select(frontend, ClientClass::Node, &original.src)?;
+    let choice = select(frontend, ClientClass::Node, &original.src, hash(frontend, original))?;
     let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &target)?;
     let reply_to = original.reversed();

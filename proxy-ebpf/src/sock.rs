@@ -25,7 +25,7 @@ use crate::{
     stage::{
         classify,
         lookup::lookup,
-        select::{Refusal, select},
+        select::{Refusal, chance, select},
     },
 };
 
@@ -246,7 +246,7 @@ fn translate<A: Client>(
         return ALLOW;
     }
     let client: A = client(ctx, netns);
-    match select(frontend, class, &client) {
+    match select(frontend, class, &client, chance()) {
         // Nothing leaves the host from a loopback address: only the packet path can give it another.
         Ok(choice) if client.is_loopback() && !choice.backend.addr.is_loopback() => ALLOW,
         Ok(choice) => {

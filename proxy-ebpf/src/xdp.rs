@@ -1,9 +1,55 @@
-//! Entry point at the driver of every node edge, before the stack sees a packet.
+//! Entry point in the driver's hook of node edges.
 
-use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext};
+use aya_ebpf::{
+    bindings::xdp_action::{XDP_ABORTED, XDP_PASS, XDP_TX},
+    helpers::generated as helper,
+    macros::xdp,
+    programs::XdpContext,
+};
+use proxy_common::{DropReason, Ip4, Ip6, packet::Wire as _};
 
-/// Into the driver of a device with an Ethernet header.
+use crate::{
+    maps,
+    packet::{Frame, Framing, Packet as _, Tagged, Untagged},
+    pipeline::driver::{Forwarded, forward},
+};
+
+/// EtherType of a VLAN tag (IEEE 802.1Q).
+const VLAN: u16 = 0x8100;
+
+/// Forwards what only passes through this node; all else goes up to the tc programs.
 #[xdp(frags)]
-pub fn shunt_xdp(_ctx: XdpContext) -> u32 {
-    XDP_PASS
+pub fn shunt_xdp(ctx: XdpContext) -> u32 {
+    let frame = Frame::<Untagged>::new(&ctx);
+    match frame.ether_type() {
+        VLAN => by_family(&Frame::<Tagged>::new(&ctx)),
+        _ => by_family(&frame),
+    }
+}
+
+#[inline(always)]
+fn by_family<F: Framing>(frame: &Frame<F>) -> u32 {
+    if !frame.is_linear() {
+        return XDP_PASS;
+    }
+    let forwarded = match frame.ether_type() {
+        Ip4::ETHER_TYPE => forward::<F, Ip4>(frame),
+        Ip6::ETHER_TYPE => forward::<F, Ip6>(frame),
+        _ => return XDP_PASS,
+    };
+    act(frame.ifindex(), &forwarded)
+}
+
+#[inline(always)]
+fn act(own: u32, forwarded: &Forwarded) -> u32 {
+    if forwarded.spoilt {
+        maps::count_drop(DropReason::RewriteFailed);
+        return XDP_ABORTED;
+    }
+    match forwarded.ifindex {
+        0 => XDP_PASS,
+        ifindex if ifindex == own => XDP_TX,
+        // SAFETY: the helper only notes the device; the kernel checks it when the program has ended.
+        ifindex => (unsafe { helper::bpf_redirect(ifindex, 0) }) as u32,
+    }
 }

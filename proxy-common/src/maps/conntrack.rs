@@ -154,6 +154,9 @@ impl Role {
     /// server return): the packet stays as it is and is sent to `dst`, encapsulated.
     pub const DSR: Role = Role(6);
 
+    /// No row has it: the packet is not ours.
+    pub const NONE: Role = Role(0xff);
+
     /// True for the one row per connection that lists it.
     #[inline(always)]
     pub fn is_primary(self) -> bool {

@@ -1,8 +1,10 @@
 //! What the stages need of a packet, whichever hook it came in by.
 
 mod skb;
+mod xdp;
 
 pub use skb::{Ethernet, Layer3, Skb};
+pub use xdp::{Frame, Framing, Tagged, Untagged};
 
 use core::ffi::c_void;
 
@@ -15,6 +17,8 @@ use proxy_common::{
 pub trait Packet: Bytes {
     /// The program's context, for helpers that ask for it.
     fn context(&self) -> *mut c_void;
+    /// Payload of each segment of an offloaded packet, 0 of any other.
+    fn segment_size(&self) -> u32;
     /// Interface whose hook this is.
     fn ifindex(&self) -> u32;
     /// Interface it came in on, 0 if this host made it.
@@ -30,6 +34,8 @@ pub trait Packet: Bytes {
     fn truncate(&self, len: u32) -> Result<(), DropReason>;
     /// Opens `len` bytes between the link-layer header and what follows.
     fn open_room(&self, len: u32) -> Result<(), DropReason>;
+    /// The same for an outer IP header, behind which the packet stays what it is to offloads.
+    fn encapsulate(&self, len: u32, ipv6: bool) -> Result<(), DropReason>;
 }
 
 /// What a change of a transport checksum stems from.

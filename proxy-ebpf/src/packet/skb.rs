@@ -3,7 +3,10 @@
 use core::{ffi::c_void, marker::PhantomData};
 
 use aya_ebpf::{
-    bindings::{__sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, bpf_adj_room_mode::BPF_ADJ_ROOM_MAC},
+    bindings::{
+        __sk_buff, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_FIXED_GSO,
+        BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, bpf_adj_room_mode::BPF_ADJ_ROOM_MAC,
+    },
     helpers::generated as helper,
     programs::TcContext,
 };
@@ -116,6 +119,12 @@ impl<L: Link> Packet for Skb<L> {
     }
 
     #[inline(always)]
+    fn segment_size(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.skb).gso_size }
+    }
+
+    #[inline(always)]
     fn ifindex(&self) -> u32 {
         // SAFETY: the context is valid while the program runs.
         unsafe { (*self.skb).ifindex }
@@ -181,6 +190,14 @@ impl<L: Link> Packet for Skb<L> {
     fn open_room(&self, len: u32) -> Result<(), DropReason> {
         // SAFETY: pointers into the packet are taken anew at every read.
         ok(unsafe { helper::bpf_skb_adjust_room(self.skb, len as i32, BPF_ADJ_ROOM_MAC, 0) })
+    }
+
+    #[inline(always)]
+    fn encapsulate(&self, len: u32, ipv6: bool) -> Result<(), DropReason> {
+        let kind = if ipv6 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 };
+        let flags = u64::from(kind) | u64::from(BPF_F_ADJ_ROOM_FIXED_GSO);
+        // SAFETY: pointers into the packet are taken anew at every read.
+        ok(unsafe { helper::bpf_skb_adjust_room(self.skb, len as i32, BPF_ADJ_ROOM_MAC, flags) })
     }
 }
 

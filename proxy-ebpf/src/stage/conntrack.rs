@@ -35,6 +35,14 @@ pub fn find<A: Tables>(parsed: &Parsed<A>, hook: u8) -> Option<&'static mut CtEn
     Some(entry)
 }
 
+/// The row of the next step of a packet that has become `tuple`.
+#[inline(always)]
+pub fn follow<A: Tables>(tuple: &Tuple<A>, hook: u8, tcp_flags: u8) -> Option<&'static mut CtEntry<A>> {
+    let entry = maps::conntrack(&CtKey::new(tuple, hook))?;
+    touch(entry, tcp_flags);
+    Some(entry)
+}
+
 /// True when a packet may not follow the row it matches: the row belongs to a connection
 /// that ended (a new one reuses the client's port), or to a UDP backend that is gone.
 #[inline(always)]
@@ -117,6 +125,21 @@ pub fn create<A: Tables>(
     let mut forward = row(service, choice.id, &target, Role::DNAT, row_flags);
     forward.tcp_flags = parsed.tcp_flags;
     maps::conntrack_put(&CtKey::new(original, INGRESS), &forward)?;
+    Ok(target)
+}
+
+/// Enters a connection whose replies do not come back here. Its packets are not rewritten;
+/// the returned tuple says where they are sent.
+#[inline(always)]
+pub fn create_dsr<A: Tables>(
+    parsed: &Parsed<A>,
+    service: u32,
+    choice: &Choice<A>,
+) -> Result<Tuple<A>, DropReason> {
+    let target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..parsed.tuple };
+    let mut forward = row(service, choice.id, &target, Role::DSR, 0);
+    forward.tcp_flags = parsed.tcp_flags;
+    maps::conntrack_put(&CtKey::new(&parsed.tuple, INGRESS), &forward)?;
     Ok(target)
 }
 

@@ -3,11 +3,14 @@
 pub mod affinity;
 pub mod classify;
 pub mod conntrack;
+pub mod dsr;
 pub mod echo;
+pub mod forward;
 pub mod lookup;
 pub mod nat;
 pub mod network;
 pub mod output;
 pub mod reject;
+pub mod route;
 pub mod select;
 pub mod snat;

@@ -1,5 +1,7 @@
 //! What differs between IPv4 and IPv6 packets, and nothing else.
 
+use core::mem::offset_of;
+
 use aya_ebpf::bindings::bpf_fib_lookup;
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6, Tuple, checksum,
@@ -12,13 +14,30 @@ use proxy_common::{
 
 use crate::{maps::Tables, packet::Packet};
 
+/// What an ICMP error says.
+#[derive(Clone, Copy)]
+pub struct IcmpKind {
+    pub kind: u8,
+    pub code: u8,
+    /// The four bytes after the checksum, as a number.
+    pub rest: u32,
+}
+
 /// An address family as the datapath sees it.
 pub trait Network: Tables + Wire {
     /// Length of an IP and an ICMP header, which an answer puts before the quoted packet.
     const ICMP_ANSWER_LEN: u32;
 
+    /// Length of an IP header without options or extensions.
+    const HEADER_LEN: u32;
+    /// Protocol number of a packet of this family inside another.
+    const ENCAPSULATED: u8;
     /// Protocol number of its ICMP.
     const ICMP: u8;
+    /// Nobody listens there.
+    const PORT_UNREACHABLE: IcmpKind;
+    /// The packet may not be larger than `rest` bytes.
+    const PACKET_TOO_BIG: IcmpKind;
     /// ICMP type of an echo request.
     const ECHO_REQUEST: u8;
     /// ICMP type of an echo reply.
@@ -28,9 +47,21 @@ pub trait Network: Tables + Wire {
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason>;
     /// Turns the IP header into one for `len` bytes of transport back to the sender.
     fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, len: u16) -> Result<(), DropReason>;
-    /// Writes IP and ICMP header of "port unreachable" into room opened before the IP
-    /// header. `quoted_sum` is the sum of the quoted transport bytes, `quoted_len` their number.
-    fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason>;
+    /// Writes IP and ICMP header of an error into room opened before the IP header.
+    /// `quoted_sum` is the sum of the quoted transport bytes, `quoted_len` their number.
+    fn write_icmp_error<P: Packet>(
+        packet: &P,
+        kind: IcmpKind,
+        quoted_sum: u32,
+        quoted_len: u16,
+    ) -> Result<(), DropReason>;
+    /// Writes the header of a packet from `src` to `dst` around `inner_len` bytes, into room
+    /// opened before the inner header.
+    fn write_outer<P: Packet>(packet: &P, src: &Self, dst: &Self, inner_len: u32) -> Result<(), DropReason>;
+    /// Hops the packet may still take.
+    fn hops<P: Packet>(packet: &P) -> Option<u8>;
+    /// Takes one hop off; there must be one.
+    fn age<P: Packet>(packet: &P) -> Result<(), DropReason>;
     /// Fills in family and addresses.
     fn route_key(params: &mut bpf_fib_lookup, src: &Self, dst: &Self);
 }
@@ -40,7 +71,11 @@ const TTL: u8 = 64;
 
 impl Network for Ip4 {
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp4Answer>() as u32;
+    const HEADER_LEN: u32 = size_of::<Ipv4>() as u32;
+    const ENCAPSULATED: u8 = proto::IPIP;
     const ICMP: u8 = proto::ICMP;
+    const PORT_UNREACHABLE: IcmpKind = IcmpKind { kind: 3, code: 3, rest: 0 };
+    const PACKET_TOO_BIG: IcmpKind = IcmpKind { kind: 3, code: 4, rest: 0 };
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;
 
@@ -68,7 +103,12 @@ impl Network for Ip4 {
     }
 
     #[inline(always)]
-    fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason> {
+    fn write_icmp_error<P: Packet>(
+        packet: &P,
+        kind: IcmpKind,
+        quoted_sum: u32,
+        quoted_len: u16,
+    ) -> Result<(), DropReason> {
         let quoted_at = P::L2_LEN + size_of::<Icmp4Answer>();
         let quoted = packet.read::<Ipv4>(quoted_at).ok_or(DropReason::RewriteFailed)?;
         let quoted_header = u16::from(quoted.version_ihl & 0xf) * 4;
@@ -85,11 +125,43 @@ impl Network for Ip4 {
             dst: quoted.src,
         };
         ip.checksum = header_checksum(&ip);
-        // Destination unreachable, port unreachable (RFC 792). The quoted IP header sums to zero by its
-        // own checksum, so only the transport bytes count.
-        let head = u32::from(u16::from_ne_bytes([3, 3]));
-        let icmp = Icmp { kind: 3, code: 3, checksum: !checksum::fold(head + quoted_sum), unused: 0 };
+        // The quoted IP header sums to zero by its own checksum, so only the transport bytes count.
+        let icmp = icmp_header(kind, quoted_sum);
         packet.write(P::L2_LEN, &Icmp4Answer { ip, icmp })
+    }
+
+    #[inline(always)]
+    fn write_outer<P: Packet>(packet: &P, src: &Self, dst: &Self, inner_len: u32) -> Result<(), DropReason> {
+        let inner = packet.read::<Ipv4>(P::L2_LEN + size_of::<Ipv4>()).ok_or(DropReason::RewriteFailed)?;
+        let mut ip = Ipv4 {
+            version_ihl: 0x45,
+            tos: inner.tos,
+            total_len: length_field(inner_len + Self::HEADER_LEN),
+            id: 0,
+            fragment: DONT_FRAGMENT.to_be(),
+            ttl: TTL,
+            proto: Self::ENCAPSULATED,
+            checksum: 0,
+            src: *src,
+            dst: *dst,
+        };
+        ip.checksum = header_checksum(&ip);
+        packet.write(P::L2_LEN, &ip)
+    }
+
+    #[inline(always)]
+    fn hops<P: Packet>(packet: &P) -> Option<u8> {
+        Some(packet.read::<Ipv4>(P::L2_LEN)?.ttl)
+    }
+
+    #[inline(always)]
+    fn age<P: Packet>(packet: &P) -> Result<(), DropReason> {
+        let at = P::L2_LEN + offset_of!(Ipv4, ttl);
+        let [ttl, proto] = packet.read::<u16>(at).ok_or(DropReason::RewriteFailed)?.to_ne_bytes();
+        let word = |ttl| u16::from_ne_bytes([ttl, proto]);
+        let diff = checksum::diff(&[u32::from(word(ttl))], &[u32::from(word(ttl.wrapping_sub(1)))]);
+        packet.update_l3_checksum(P::L2_LEN + offset_of!(Ipv4, checksum), diff)?;
+        packet.write(at, &word(ttl.wrapping_sub(1)))
     }
 
     #[inline(always)]
@@ -102,7 +174,11 @@ impl Network for Ip4 {
 
 impl Network for Ip6 {
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp6Answer>() as u32;
+    const HEADER_LEN: u32 = size_of::<Ipv6>() as u32;
+    const ENCAPSULATED: u8 = proto::IPV6;
     const ICMP: u8 = proto::ICMPV6;
+    const PORT_UNREACHABLE: IcmpKind = IcmpKind { kind: 1, code: 4, rest: 0 };
+    const PACKET_TOO_BIG: IcmpKind = IcmpKind { kind: 2, code: 0, rest: 0 };
     const ECHO_REQUEST: u8 = 128;
     const ECHO_REPLY: u8 = 129;
 
@@ -121,7 +197,12 @@ impl Network for Ip6 {
     }
 
     #[inline(always)]
-    fn write_unreachable<P: Packet>(packet: &P, quoted_sum: u32, quoted_len: u16) -> Result<(), DropReason> {
+    fn write_icmp_error<P: Packet>(
+        packet: &P,
+        kind: IcmpKind,
+        quoted_sum: u32,
+        quoted_len: u16,
+    ) -> Result<(), DropReason> {
         let quoted_at = P::L2_LEN + size_of::<Icmp6Answer>();
         let quoted = packet.read::<Ipv6>(quoted_at).ok_or(DropReason::RewriteFailed)?;
         let icmp_len = size_of::<Icmp>() as u16 + 40 + quoted_len;
@@ -139,11 +220,34 @@ impl Network for Ip6 {
         let quoted_head = fold_words(&[quoted.version_class_label])
             + u32::from(quoted.payload_len)
             + u32::from(u16::from_ne_bytes([quoted.next_header, quoted.hop_limit]));
-        // Destination unreachable, port unreachable (RFC 4443 §3.1).
-        let head = u32::from(u16::from_ne_bytes([1, 4]));
-        let sum = 2 * addrs + pseudo + quoted_head + head + quoted_sum;
-        let icmp = Icmp { kind: 1, code: 4, checksum: !checksum::fold(sum), unused: 0 };
+        let icmp = icmp_header(kind, 2 * addrs + pseudo + quoted_head + quoted_sum);
         packet.write(P::L2_LEN, &Icmp6Answer { ip, icmp })
+    }
+
+    #[inline(always)]
+    fn write_outer<P: Packet>(packet: &P, src: &Self, dst: &Self, inner_len: u32) -> Result<(), DropReason> {
+        let inner = packet.read::<Ipv6>(P::L2_LEN + size_of::<Ipv6>()).ok_or(DropReason::RewriteFailed)?;
+        let ip = Ipv6 {
+            version_class_label: inner.version_class_label,
+            payload_len: length_field(inner_len),
+            next_header: Self::ENCAPSULATED,
+            hop_limit: TTL,
+            src: *src,
+            dst: *dst,
+        };
+        packet.write(P::L2_LEN, &ip)
+    }
+
+    #[inline(always)]
+    fn hops<P: Packet>(packet: &P) -> Option<u8> {
+        Some(packet.read::<Ipv6>(P::L2_LEN)?.hop_limit)
+    }
+
+    #[inline(always)]
+    fn age<P: Packet>(packet: &P) -> Result<(), DropReason> {
+        let at = P::L2_LEN + offset_of!(Ipv6, next_header);
+        let [next, hops] = packet.read::<u16>(at).ok_or(DropReason::RewriteFailed)?.to_ne_bytes();
+        packet.write(at, &u16::from_ne_bytes([next, hops.wrapping_sub(1)]))
     }
 
     #[inline(always)]
@@ -157,6 +261,21 @@ impl Network for Ip6 {
             }
         }
     }
+}
+
+/// The header of an error; `sum` is that of all else its checksum covers.
+#[inline(always)]
+fn icmp_header(kind: IcmpKind, sum: u32) -> Icmp {
+    let rest = kind.rest.to_be();
+    let head = u32::from(u16::from_ne_bytes([kind.kind, kind.code]));
+    let sum = checksum::fold(head + (rest & 0xffff) + (rest >> 16) + sum);
+    Icmp { kind: kind.kind, code: kind.code, checksum: !sum, unused: rest }
+}
+
+/// A length for the wire. A segment train beyond 64 KiB says zero; its segments get their own.
+#[inline(always)]
+fn length_field(len: u32) -> u16 {
+    if len > 0xffff { 0 } else { (len as u16).to_be() }
 }
 
 #[inline(always)]

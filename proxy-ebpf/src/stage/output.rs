@@ -6,17 +6,16 @@
 //! frontend's route would have brought it in: the stack sees one connection between host
 //! and frontend, and no martian.
 
-use aya_ebpf::{bindings::bpf_fib_lookup, helpers::generated as helper};
 use proxy_common::{DropReason, Tuple, packet::headers::Macs};
 
-use super::network::Network;
+use super::{
+    network::Network,
+    route::{self, Answer},
+};
 use crate::{maps, packet::Packet};
 
 /// The loopback device has this index in every network namespace.
 pub const LOOPBACK: u32 = 1;
-
-const BPF_FIB_LKUP_RET_SUCCESS: i64 = 0;
-const BPF_FIB_LKUP_RET_NO_NEIGH: i64 = 7;
 
 /// A way out for a packet. A struct whose fields are always set, and no enum with a value
 /// in some variants: the compiler may fill a value that is not there from a stack slot
@@ -59,20 +58,10 @@ pub fn route<P: Packet, A: Network>(packet: &P, tuple: &Tuple<A>) -> Result<u32,
     if maps::node_address(&tuple.dst).is_some() {
         return Ok(LOOPBACK);
     }
-    // SAFETY: plain integers, for which zero is a valid value.
-    let mut params: bpf_fib_lookup = unsafe { core::mem::zeroed() };
-    params.ifindex = packet.ifindex();
-    params.l4_protocol = tuple.proto;
-    // The kernel has no route for what comes from ::1; the source changes before it leaves anyway.
-    let src = if tuple.src.is_loopback() { A::default() } else { tuple.src };
-    A::route_key(&mut params, &src, &tuple.dst);
-    // SAFETY: the context belongs to the running program; params is initialised and of the size given.
-    let ret = unsafe {
-        helper::bpf_fib_lookup(packet.context(), &raw mut params, size_of::<bpf_fib_lookup>() as i32, 0)
-    };
-    match ret {
-        BPF_FIB_LKUP_RET_SUCCESS | BPF_FIB_LKUP_RET_NO_NEIGH => Ok(params.ifindex),
-        _ => Err(DropReason::NoRoute),
+    let route = route::find(packet, tuple, 0);
+    match route.answer {
+        Answer::Reachable | Answer::Unresolved => Ok(route.ifindex),
+        Answer::TooBig | Answer::None => Err(DropReason::NoRoute),
     }
 }
 

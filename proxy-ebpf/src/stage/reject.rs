@@ -6,6 +6,8 @@
 //! answers are therefore built so that their checksums are right whether that happens
 //! or not; each function says how.
 
+use core::mem::offset_of;
+
 use proxy_common::{
     DropReason, checksum,
     packet::{
@@ -15,7 +17,11 @@ use proxy_common::{
     proto,
 };
 
-use super::{conntrack, network::Network, output};
+use super::{
+    conntrack,
+    network::{IcmpKind, Network},
+    output,
+};
 use crate::{maps, packet::Packet};
 
 /// Answers that each CPU gives per second, and in one burst. Enough for every client that
@@ -58,8 +64,20 @@ pub fn reject<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<b
         if A::VERSION == 6 && parsed.transport.offset != P::L2_LEN + 40 {
             return Ok(false);
         }
-        unreachable(packet, parsed)?;
+        answer(packet, parsed, A::PORT_UNREACHABLE)?;
     }
+    output::swap_macs(packet)?;
+    Ok(true)
+}
+
+/// Turns the packet into word to its sender that no more than `mtu` bytes get through
+/// (RFC 1191, RFC 4443 §3.2). False if none may be sent.
+#[inline(always)]
+pub fn too_big<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, mtu: u32) -> Result<bool, DropReason> {
+    if A::VERSION == 6 && parsed.transport.offset != P::L2_LEN + 40 {
+        return Ok(false);
+    }
+    answer(packet, parsed, IcmpKind { rest: mtu, ..A::PACKET_TOO_BIG })?;
     output::swap_macs(packet)?;
     Ok(true)
 }
@@ -86,9 +104,7 @@ fn reset<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), Dr
         urgent: 0,
     };
     let pseudo = pseudo_sum(parsed, TCP_LEN as u16);
-    // SAFETY: a Tcp is five u32 of initialised bytes; the copy has a u32's alignment.
-    let words: [u32; TCP_LEN / 4] = unsafe { core::mem::transmute_copy(&rst) };
-    let segment = words.iter().fold(0, |sum, word| sum + (word & 0xffff) + (word >> 16));
+    let segment = tcp_words(&rst).iter().fold(0, |sum, word| sum + (word & 0xffff) + (word >> 16));
     // segment + window + 2 · pseudo must vanish modulo 0xffff.
     rst.window = !checksum::fold(segment + 2 * u32::from(pseudo));
     rst.checksum = pseudo;
@@ -114,34 +130,51 @@ fn pseudo_sum<A: Network>(parsed: &Parsed<A>, len: u16) -> u16 {
     checksum::fold(sum + proto + u32::from(len.to_be()))
 }
 
-/// ICMP or ICMPv6 "port unreachable" that quotes the headers of the packet.
+/// An ICMP or ICMPv6 error that quotes the headers of the packet.
 ///
-/// The quoted UDP checksum is replaced by minus half the sum of its header, so that the
-/// header sums to half of that, and to the same if the kernel completes it.
+/// The quoted TCP or UDP checksum is replaced by minus half the sum of its header, so that
+/// the header sums to half of that, and to the same if the kernel completes it.
 #[inline(always)]
-fn unreachable<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), DropReason> {
+fn answer<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind) -> Result<(), DropReason> {
     let at = parsed.transport.offset;
-    let (quoted_len, quoted_sum) = if parsed.tuple.proto == proto::UDP {
-        let udp = packet.read::<Udp>(at).ok_or(DropReason::RewriteFailed)?;
-        let header = u32::from(udp.ports.src) + u32::from(udp.ports.dst) + u32::from(udp.len);
-        // 32768 is the inverse of 2 modulo 65535.
-        let half = checksum::fold(half_of(header));
-        packet.write(at + 6, &!half)?;
-        (size_of::<Udp>(), u32::from(half))
-    } else {
-        let sctp = packet.read::<Sctp>(at).ok_or(DropReason::RewriteFailed)?;
-        let add = |word: u32| (word & 0xffff) + (word >> 16);
-        let ports = u32::from(sctp.ports.src) + u32::from(sctp.ports.dst);
-        (size_of::<Sctp>(), ports + add(sctp.tag) + add(sctp.checksum))
+    let add = |word: u32| (word & 0xffff) + (word >> 16);
+    let (quoted_len, quoted_sum) = match parsed.tuple.proto {
+        proto::UDP => {
+            let udp = packet.read::<Udp>(at).ok_or(DropReason::RewriteFailed)?;
+            let header = u32::from(udp.ports.src) + u32::from(udp.ports.dst) + u32::from(udp.len);
+            let half = half_of(header);
+            packet.write(at + offset_of!(Udp, checksum), &!half)?;
+            (size_of::<Udp>(), half)
+        }
+        proto::TCP => {
+            let tcp = packet.read::<Tcp>(at).ok_or(DropReason::RewriteFailed)?;
+            let half = half_of(
+                tcp_words(&tcp).iter().fold(0, |sum, word| sum + add(*word)) + u32::from(!tcp.checksum),
+            );
+            packet.write(at + offset_of!(Tcp, checksum), &!half)?;
+            (size_of::<Tcp>(), half)
+        }
+        _ => {
+            let sctp = packet.read::<Sctp>(at).ok_or(DropReason::RewriteFailed)?;
+            let ports = u32::from(sctp.ports.src) + u32::from(sctp.ports.dst);
+            (size_of::<Sctp>(), checksum::fold(ports + add(sctp.tag) + add(sctp.checksum)))
+        }
     };
     packet.truncate((at + quoted_len) as u32)?;
     packet.open_room(A::ICMP_ANSWER_LEN)?;
-    A::write_unreachable(packet, quoted_sum, quoted_len as u16)
+    A::write_icmp_error(packet, kind, u32::from(quoted_sum), quoted_len as u16)
+}
+
+#[inline(always)]
+fn tcp_words(tcp: &Tcp) -> [u32; TCP_LEN / 4] {
+    // SAFETY: a Tcp is five u32 of initialised bytes; the copy has a u32's alignment.
+    unsafe { core::mem::transmute_copy(tcp) }
 }
 
 /// Half of `sum` in arithmetic modulo 65535.
 #[inline(always)]
-fn half_of(sum: u32) -> u32 {
+fn half_of(sum: u32) -> u16 {
     let sum = u32::from(checksum::fold(sum));
-    if sum & 1 == 0 { sum / 2 } else { (sum + 65535) / 2 }
+    // 32768 is the inverse of 2 modulo 65535.
+    (if sum & 1 == 0 { sum / 2 } else { (sum + 65535) / 2 }) as u16
 }

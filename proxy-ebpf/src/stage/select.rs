@@ -2,12 +2,11 @@
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    DropReason,
+    DropReason, Tuple, hash,
     maps::{
         affinity::AffinityKey,
-        backends::Backend,
-        frontends::{ClientClass, ClientRule, Frontend},
-        slots::SlotRange,
+        backends::{self, Backend},
+        frontends::{ClientClass, ClientRule, Frontend, flags},
     },
 };
 
@@ -20,6 +19,8 @@ pub struct Choice<A: 'static> {
     pub backend: &'static Backend<A>,
     /// The policy hides the client behind the node.
     pub snat: bool,
+    /// The backend's node is to answer the client itself.
+    pub dsr: bool,
 }
 
 /// Why a packet or connection goes no further.
@@ -27,12 +28,19 @@ pub struct Refusal {
     pub reason: DropReason,
     /// The client is told at once; else there is silence.
     pub reject: bool,
+    /// The client is told the size that fits, unless it is 0.
+    pub mtu: u32,
 }
 
 impl Refusal {
     #[inline(always)]
     pub fn reject(reason: DropReason) -> Self {
-        Self { reason, reject: true }
+        Self { reason, reject: true, mtu: 0 }
+    }
+
+    #[inline(always)]
+    pub fn too_big(mtu: u32) -> Self {
+        Self { reason: DropReason::PacketTooBig, reject: true, mtu }
     }
 }
 
@@ -40,13 +48,18 @@ impl Refusal {
 impl From<DropReason> for Refusal {
     #[inline(always)]
     fn from(reason: DropReason) -> Self {
-        Self { reason, reject: false }
+        Self { reason, reject: false, mtu: 0 }
     }
 }
 
-/// `client` is whom affinity goes by.
+/// `client` is whom affinity goes by, `draw` a number that decides among the slots.
 #[inline(always)]
-pub fn select<A: Tables>(frontend: &Frontend, class: ClientClass, client: &A) -> Result<Choice<A>, Refusal> {
+pub fn select<A: Tables>(
+    frontend: &Frontend,
+    class: ClientClass,
+    client: &A,
+    draw: u32,
+) -> Result<Choice<A>, Refusal> {
     let rule = ClientRule::of(frontend.rules, class);
     if rule.has(ClientRule::DENY) {
         return Err(DropReason::SourceNotAllowed.into());
@@ -63,19 +76,33 @@ pub fn select<A: Tables>(frontend: &Frontend, class: ClientClass, client: &A) ->
     let key = AffinityKey { client: *client, service: frontend.service };
     let sticks = frontend.affinity_secs != 0;
     let recalled = if sticks { affinity::recall(&key, frontend.affinity_secs, range) } else { None };
-    let slot = recalled.unwrap_or_else(|| draw(range));
+    let slot = recalled.unwrap_or(range.offset.wrapping_add(draw % range.len));
     let id = maps::slot::<A>(slot).ok_or_else(invalid)?;
     let backend = maps::backend::<A>(id).ok_or_else(invalid)?;
     if sticks && recalled.is_none() {
         affinity::note(&key, id, slot);
     }
-    Ok(Choice { id, backend, snat: rule.has(ClientRule::SNAT) })
+    let dsr = rule.has(ClientRule::DSR) && backend.flags & backends::flags::LOCAL == 0;
+    Ok(Choice { id, backend, snat: rule.has(ClientRule::SNAT), dsr })
 }
 
-/// Any slot of the range, each with the same chance.
+/// The number that decides where a connection goes: by chance, or, where every node is to
+/// decide alike, by what the packet says. A NodePort's connections come to different
+/// addresses, so the destination's does not count.
 #[inline(always)]
-fn draw(range: SlotRange) -> u32 {
+pub fn hash<A: Tables>(frontend: &Frontend, tuple: &Tuple<A>) -> u32 {
+    if frontend.flags & flags::MAGLEV == 0 {
+        return chance();
+    }
+    if frontend.affinity_secs != 0 {
+        return hash::words(tuple.src.words(), 0, 0);
+    }
+    hash::words(tuple.src.words(), u32::from(tuple.sport) << 16 | u32::from(tuple.dport), tuple.proto)
+}
+
+/// Any number, each with the same chance.
+#[inline(always)]
+pub fn chance() -> u32 {
     // SAFETY: the helper has no preconditions.
-    let random = unsafe { helper::bpf_get_prandom_u32() };
-    range.offset.wrapping_add(random % range.len)
+    unsafe { helper::bpf_get_prandom_u32() }
 }

@@ -1,0 +1,188 @@
+//! A packet under the XDP hook: the frame as the driver received it.
+
+use core::{ffi::c_void, marker::PhantomData};
+
+use aya_ebpf::{bindings::xdp_md, helpers::generated as helper, programs::XdpContext};
+use proxy_common::{
+    DropReason, checksum,
+    packet::{
+        Bytes, MAX_OFFSET,
+        headers::{Header, Macs},
+    },
+};
+
+use super::{L4Change, Packet};
+
+/// No frame in one piece is longer: it lies in one page of at most 64 KiB.
+const MAX_FRAME: usize = 0xffff;
+
+/// How the Ethernet frames that a program handles begin.
+pub trait Framing {
+    /// Length of addresses, tag and EtherType.
+    const L2_LEN: usize;
+    /// The frame has one VLAN tag.
+    const TAGGED: bool;
+}
+
+/// Addresses and EtherType.
+pub struct Untagged;
+impl Framing for Untagged {
+    const L2_LEN: usize = 14;
+    const TAGGED: bool = false;
+}
+
+/// Addresses, one VLAN tag, EtherType.
+pub struct Tagged;
+impl Framing for Tagged {
+    const L2_LEN: usize = 18;
+    const TAGGED: bool = true;
+}
+
+/// A frame that lies in one piece.
+pub struct Frame<F> {
+    ctx: *mut xdp_md,
+    framing: PhantomData<F>,
+}
+
+impl<F: Framing> Frame<F> {
+    #[inline(always)]
+    pub fn new(ctx: &XdpContext) -> Self {
+        Self { ctx: ctx.ctx, framing: PhantomData }
+    }
+
+    /// False for a frame of several buffers, of which a program sees the first.
+    #[inline(always)]
+    pub fn is_linear(&self) -> bool {
+        let len = self.len() as usize;
+        len <= MAX_FRAME && self.at(0, len).is_some()
+    }
+
+    /// The EtherType, in host order.
+    #[inline(always)]
+    pub fn ether_type(&self) -> u16 {
+        self.read::<u16>(F::L2_LEN - size_of::<u16>()).map_or(0, u16::from_be)
+    }
+
+    /// Address of `len` bytes at `offset`, when the frame has them.
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> Option<usize> {
+        // Volatile, for the reason given in `Skb::at`.
+        // SAFETY: the context is valid while the program runs.
+        let (data, end) = unsafe {
+            (
+                core::ptr::read_volatile(&raw const (*self.ctx).data) as usize,
+                core::ptr::read_volatile(&raw const (*self.ctx).data_end) as usize,
+            )
+        };
+        let start = data + offset;
+        if start + len > end { None } else { Some(start) }
+    }
+}
+
+impl<F: Framing> Bytes for Frame<F> {
+    const L2_LEN: usize = F::L2_LEN;
+
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { helper::bpf_xdp_get_buff_len(self.ctx) as u32 }
+    }
+
+    #[inline(always)]
+    fn is_gso(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn read<T: Header>(&self, offset: usize) -> Option<T> {
+        if offset > MAX_OFFSET {
+            return None;
+        }
+        let at = self.at(offset, size_of::<T>())?;
+        // SAFETY: as in `Skb::read`.
+        Some(unsafe { core::ptr::read(at as *const T) })
+    }
+}
+
+impl<F: Framing> Packet for Frame<F> {
+    #[inline(always)]
+    fn context(&self) -> *mut c_void {
+        self.ctx.cast()
+    }
+
+    #[inline(always)]
+    fn segment_size(&self) -> u32 {
+        0
+    }
+
+    #[inline(always)]
+    fn ifindex(&self) -> u32 {
+        // SAFETY: the context is valid while the program runs.
+        unsafe { (*self.ctx).ingress_ifindex }
+    }
+
+    #[inline(always)]
+    fn ingress_ifindex(&self) -> u32 {
+        self.ifindex()
+    }
+
+    #[inline(always)]
+    fn write<T: Header>(&self, offset: usize, header: &T) -> Result<(), DropReason> {
+        if offset > MAX_OFFSET {
+            return Err(DropReason::RewriteFailed);
+        }
+        let at = self.at(offset, size_of::<T>()).ok_or(DropReason::RewriteFailed)?;
+        // SAFETY: `at` is inside the frame for the size of T; alignment as in `Skb::read`.
+        unsafe { core::ptr::write(at as *mut T, *header) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason> {
+        let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
+        self.write(offset, &checksum::update(field, diff))
+    }
+
+    #[inline(always)]
+    fn update_l4_checksum(&self, offset: usize, diff: u32, change: L4Change) -> Result<(), DropReason> {
+        let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
+        if change.zero_is_none && field == 0 {
+            return Ok(());
+        }
+        let updated = checksum::update(field, diff);
+        // A sum of zero is sent as its other representation (RFC 768).
+        let updated = if change.zero_is_none && updated == 0 { 0xffff } else { updated };
+        self.write(offset, &updated)
+    }
+
+    #[inline(always)]
+    fn truncate(&self, len: u32) -> Result<(), DropReason> {
+        // SAFETY: pointers into the frame are taken anew at every read.
+        ok(unsafe { helper::bpf_xdp_adjust_tail(self.ctx, len as i32 - self.len() as i32) })
+    }
+
+    #[inline(always)]
+    fn open_room(&self, len: u32) -> Result<(), DropReason> {
+        // SAFETY: pointers into the frame are taken anew at every read.
+        ok(unsafe { helper::bpf_xdp_adjust_head(self.ctx, -(len as i32)) })?;
+        let macs = self.read::<Macs>(len as usize).ok_or(DropReason::RewriteFailed)?;
+        self.write(0, &macs)?;
+        if F::TAGGED {
+            let tag = self.read::<u32>(len as usize + size_of::<Macs>()).ok_or(DropReason::RewriteFailed)?;
+            self.write(size_of::<Macs>(), &tag)?;
+        }
+        let at = F::L2_LEN - size_of::<u16>();
+        let ether_type = self.read::<u16>(len as usize + at).ok_or(DropReason::RewriteFailed)?;
+        self.write(at, &ether_type)
+    }
+
+    #[inline(always)]
+    fn encapsulate(&self, len: u32, _ipv6: bool) -> Result<(), DropReason> {
+        self.open_room(len)
+    }
+}
+
+#[inline(always)]
+fn ok(ret: i64) -> Result<(), DropReason> {
+    if ret == 0 { Ok(()) } else { Err(DropReason::RewriteFailed) }
+}

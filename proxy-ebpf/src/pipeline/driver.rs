@@ -1,0 +1,91 @@
+//! Both steps at once, in the driver's hook, for connections that only pass through this
+//! node: destination and source are rewritten and the frame is sent on, never seen by the
+//! host's stack.
+//!
+//! The rows are those of the tc programs. Whatever cannot be finished here goes up as it
+//! came, and they finish it: the two may take turns within one connection. Nothing is
+//! refused here either.
+
+use proxy_common::{
+    Tuple,
+    maps::conntrack::{EGRESS, Role, flags},
+    packet::{Bytes as _, Parsed, parse},
+};
+
+use super::{Family, entry_of};
+use crate::{
+    packet::{Frame, Framing, Packet as _},
+    stage::{conntrack, dsr, forward, nat, route, snat},
+};
+
+/// What became of a frame.
+pub struct Forwarded {
+    /// The device it leaves by, 0 if it goes up.
+    pub ifindex: u32,
+    /// It is changed by half and must not go anywhere.
+    pub spoilt: bool,
+}
+
+impl Forwarded {
+    const UP: Self = Self { ifindex: 0, spoilt: false };
+
+    /// Sent by `ifindex`, if the rewriting went well.
+    #[inline(always)]
+    fn by(ifindex: u32, rewritten: bool) -> Self {
+        Self { ifindex, spoilt: !rewritten }
+    }
+}
+
+/// Rewrites a frame that can be sent on from here.
+#[inline(always)]
+pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
+    let Some(transport) = A::transport(frame).filter(|t| !t.is_fragment()) else { return Forwarded::UP };
+    let Some(parsed) = parse(frame, transport) else { return Forwarded::UP };
+    // A refusal is the tc program's to make: it counts and answers.
+    let Ok(entry) = entry_of(&parsed, frame.ifindex()) else { return Forwarded::UP };
+    let lives = A::hops(frame).is_some_and(|hops| hops > 1);
+    match Role(entry.role) {
+        Role::DSR if lives => encapsulate(frame, &parsed, &entry.target),
+        Role::DNAT | Role::REV_SNAT if lives => translate(frame, &parsed, &entry.target),
+        _ => Forwarded::UP,
+    }
+}
+
+/// What the stack and the egress program would make of a packet that has become `entered`.
+#[inline(always)]
+fn translate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, entered: &Tuple<A>) -> Forwarded {
+    let route = route::find(frame, entered, (frame.len() - F::L2_LEN as u32) as u16);
+    let way = forward::way(frame, &route);
+    if way.ifindex == 0 {
+        return Forwarded::UP;
+    }
+    let mut last = *entered;
+    if let Some(row) = conntrack::follow(entered, EGRESS, parsed.tcp_flags) {
+        if row.flags & flags::SNAT_PENDING == 0 {
+            last = row.target(entered.proto);
+        } else if let Ok(target) = snat::complete(row, entered, route.ifindex) {
+            last = target;
+        } else {
+            // No port or no address: the tc program will not find one either, and says so.
+            return Forwarded::UP;
+        }
+    }
+    let rewritten =
+        nat::rewrite(frame, parsed, &last).is_ok() && forward::address::<F, A>(frame, &route, way).is_ok();
+    Forwarded::by(way.ifindex, rewritten)
+}
+
+/// Direct server return: the frame goes to the backend's node inside another.
+#[inline(always)]
+fn encapsulate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, target: &Tuple<A>) -> Forwarded {
+    let inner_len = dsr::inner_len::<Frame<F>, A>(parsed);
+    let route = dsr::route(frame, &target.dst, inner_len);
+    let way = forward::way(frame, &route);
+    let Ok(node) = snat::address::<A>(route.ifindex) else { return Forwarded::UP };
+    if way.ifindex == 0 {
+        return Forwarded::UP;
+    }
+    let rewritten = forward::address::<F, A>(frame, &route, way).is_ok()
+        && dsr::encapsulate(frame, &node, &target.dst, inner_len).is_ok();
+    Forwarded::by(way.ifindex, rewritten)
+}
