@@ -6,6 +6,8 @@
 //! that follow, which is one multiplication by x^(8·n) modulo the polynomial. No byte
 //! of the payload is read.
 
+use crate::packet::masked;
+
 /// The Castagnoli polynomial, bits reversed.
 const POLY: u32 = 0x82f6_3b78;
 
@@ -47,14 +49,21 @@ const fn shifts(step: u32) -> [u32; 256] {
     table
 }
 
+/// The entry that the low byte of `index` names.
+#[inline(always)]
+fn shift(table: &[u32; 256], index: usize) -> u32 {
+    // Never beyond the table; but a panic is a function, which the programs must not contain.
+    table.get(masked::<0xff>(index)).copied().unwrap_or(0)
+}
+
 /// What to XOR into the checksum field, read as a little-endian number, when the four
 /// port bytes, read likewise, change by `ports_xor` in an SCTP packet of `len` bytes.
 #[inline(always)]
 pub fn port_change(ports_xor: u32, len: u16) -> u32 {
     // The remainder of the four bytes themselves is their value times x^32, that is
     // four more byte steps than the bytes that follow them.
-    let low = SHIFT_LOW[usize::from(len as u8)];
-    let high = SHIFT_HIGH[usize::from((len >> 8) as u8)];
+    let low = shift(&SHIFT_LOW, usize::from(len));
+    let high = shift(&SHIFT_HIGH, usize::from(len >> 8));
     multiply(multiply(low, high), ports_xor)
 }
 

@@ -5,8 +5,8 @@
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
     btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, lpm_trie::Key},
+    helpers::generated as helper,
     macros::btf_map,
-    programs::TcContext,
 };
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6,
@@ -251,6 +251,11 @@ pub fn count_drop(reason: DropReason) {
 /// program is missing.
 #[inline(always)]
 pub fn tail_call<P: Packet>(packet: &P, tail: Tail) {
-    // SAFETY: nothing here needs to be dropped, and the context is the running program's.
-    unsafe { TAILS.tail_call(&TcContext::new(packet.context().cast()), tail.index(P::L2_LEN != 0)) };
+    // Not by aya's method: the compiler may make a function of it, and the verifier allows a tail call
+    // only where the frames below have less than 256 bytes (check_max_stack_depth_subprog in
+    // kernel/bpf/verifier.c).
+    let tails = core::ptr::from_ref(&TAILS).cast_mut().cast();
+    // SAFETY: nothing here needs to be dropped; the context is the running program's, and the loader
+    // puts the map in the place of its declaration.
+    unsafe { helper::bpf_tail_call(packet.context(), tails, tail.index(P::L2_LEN != 0)) };
 }

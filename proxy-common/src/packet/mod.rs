@@ -28,24 +28,32 @@ pub trait Bytes {
     fn read<T: headers::Header>(&self, offset: usize) -> Option<T>;
 }
 
-/// `offset` with its bits above [`MAX_OFFSET`] cleared, in a way the verifier sees.
-///
-/// The compiler would drop a plain mask where it knows the range itself. The verifier of
-/// kernels up to 6.1 goes on along branches that cannot be taken, finds the lower bound
-/// above the upper one there, and then refuses the sum of packet pointer and offset
-/// (`adjust_ptr_min_max_vals` in kernel/bpf/verifier.c).
+/// `offset` with its bits above [`MAX_OFFSET`] cleared.
 #[inline(always)]
 pub fn bounded(offset: usize) -> usize {
+    masked::<MAX_OFFSET>(offset)
+}
+
+/// `value & MASK`, in a way the verifier sees.
+///
+/// The compiler would drop a plain mask where it knows the range itself, by ways the verifier
+/// does not follow. Also, the verifier of kernels up to 6.1 goes on along branches that cannot
+/// be taken, finds the lower bound above the upper one there, and then refuses the sum of
+/// packet pointer and offset (`adjust_ptr_min_max_vals` in kernel/bpf/verifier.c).
+#[inline(always)]
+pub(crate) fn masked<const MASK: usize>(value: usize) -> usize {
     #[cfg(target_arch = "bpf")]
     {
-        let mut offset = offset;
+        let mut value = value;
         // SAFETY: one instruction on one register.
-        unsafe { core::arch::asm!("{0} &= 0x1ff", inout(reg) offset, options(pure, nomem, nostack)) };
-        offset
+        unsafe {
+            core::arch::asm!("{0} &= {1}", inout(reg) value, const MASK, options(pure, nomem, nostack))
+        };
+        value
     }
     #[cfg(not(target_arch = "bpf"))]
     {
-        offset & MAX_OFFSET
+        value & MASK
     }
 }
 

@@ -3,7 +3,7 @@
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, MapInfo},
-    programs::{CgroupSockAddr, Program, SchedClassifier},
+    programs::{CgroupSockAddr, Program, SchedClassifier, Xdp},
 };
 use aya_log::EbpfLogger;
 use proxy_common::maps;
@@ -15,6 +15,9 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pr
 
 /// Programs for devices, by hook and by whether the device has an Ethernet header.
 pub(super) const CLASSIFIERS: [&str; 4] = ["shunt_in", "shunt_out", "shunt_in_l3", "shunt_out_l3"];
+
+/// Program for the driver of a device with an Ethernet header.
+pub(super) const DRIVER: &str = "shunt_xdp";
 
 /// Programs for a cgroup that keep NodePorts from being bound.
 pub(super) const BIND_HOOKS: [&str; 2] = ["sock_bind4", "sock_bind6"];
@@ -115,6 +118,8 @@ pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Resul
         let program = program::<SchedClassifier>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
+    let driver = program::<Xdp>(&mut ebpf, DRIVER)?;
+    driver.load().map_err(|source| KernelError::Program { name: DRIVER, source })?;
     for name in BIND_HOOKS.into_iter().chain(SOCKET_HOOKS) {
         let program = program::<CgroupSockAddr>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
