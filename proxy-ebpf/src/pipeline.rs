@@ -51,6 +51,17 @@ impl From<Output> for Verdict {
     }
 }
 
+/// What could not be done is met with silence.
+impl From<Result<Output, DropReason>> for Verdict {
+    #[inline(always)]
+    fn from(result: Result<Output, DropReason>) -> Self {
+        match result {
+            Ok(output) => output.into(),
+            Err(reason) => Self { output: Output::DROP, refused: Some(reason) },
+        }
+    }
+}
+
 /// A packet enters the host's stack.
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
@@ -224,9 +235,5 @@ fn send_from_host<P: Packet, A: Family>(
     out: u32,
 ) -> Result<Output, Refusal> {
     nat::rewrite(packet, parsed, target)?;
-    if out == output::LOOPBACK {
-        output::address_to(packet, out)?;
-        return Ok(Output::by(How::Receive, out));
-    }
-    Ok(Output::by(How::Neighbour, out))
+    Ok(output::send_by(packet, out)?)
 }

@@ -4,10 +4,12 @@
 
 pub mod headers;
 mod parse;
+mod quote;
 mod transport;
 
 pub use parse::{Parsed, parse};
-pub use transport::{Transport, Wire};
+pub use quote::{Quote, quote};
+pub use transport::{IpHeader, Transport, Wire};
 
 /// No header that is read starts farther into the packet.
 pub const MAX_OFFSET: usize = 511;

@@ -39,14 +39,51 @@ impl<A> Transport<A> {
     }
 }
 
+/// An IP header with its extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct IpHeader<A> {
+    /// Source address.
+    pub src: A,
+    /// Destination address.
+    pub dst: A,
+    /// What follows.
+    pub proto: u8,
+    /// More fragments follow.
+    pub more_fragments: bool,
+    /// Where the fragment belongs in its packet, in units of eight bytes.
+    pub fragment_offset: u16,
+    /// Identification of the fragments of one packet; zero when it is whole.
+    pub fragment_id: u32,
+    /// Bytes of the header and its extensions.
+    pub len: usize,
+    /// Bytes of the whole packet, as the header says; 0 where it does not.
+    pub total_len: u32,
+}
+
 /// An address family as it stands on the wire.
 pub trait Wire: Addr {
     /// EtherType, in host order.
     const ETHER_TYPE: u16;
 
+    /// Reads the IP header at `at`. Nothing for a header that is cut off or none of this family.
+    fn ip_header<P: Bytes>(packet: &P, at: usize) -> Option<IpHeader<Self>>;
+
     /// Finds the transport header. Nothing for a header that is cut off or contradicts the
     /// packet's length.
-    fn transport<P: Bytes>(packet: &P) -> Option<Transport<Self>>;
+    #[inline(always)]
+    fn transport<P: Bytes>(packet: &P) -> Option<Transport<Self>> {
+        let ip = Self::ip_header(packet, P::L2_LEN)?;
+        Some(Transport {
+            src: ip.src,
+            dst: ip.dst,
+            proto: ip.proto,
+            more_fragments: ip.more_fragments,
+            fragment_offset: ip.fragment_offset,
+            fragment_id: ip.fragment_id,
+            offset: bounded(P::L2_LEN + ip.len),
+            len: payload_len(packet, ip.total_len, ip.len as u32)?,
+        })
+    }
 }
 
 const FRAGMENT_OFFSET: u16 = 0x1fff;
@@ -56,24 +93,23 @@ impl Wire for Ip4 {
     const ETHER_TYPE: u16 = 0x0800;
 
     #[inline(always)]
-    fn transport<P: Bytes>(packet: &P) -> Option<Transport<Self>> {
-        let ip = packet.read::<Ipv4>(P::L2_LEN)?;
-        let header_len = u32::from(ip.version_ihl & 0xf) * 4;
-        if ip.version_ihl >> 4 != 4 || header_len < 20 {
+    fn ip_header<P: Bytes>(packet: &P, at: usize) -> Option<IpHeader<Self>> {
+        let ip = packet.read::<Ipv4>(at)?;
+        let len = usize::from(ip.version_ihl & 0xf) * 4;
+        if ip.version_ihl >> 4 != 4 || len < 20 || at + len > MAX_OFFSET {
             return None;
         }
-        let len = payload_len(packet, u32::from(u16::from_be(ip.total_len)), header_len)?;
         let fragment = u16::from_be(ip.fragment);
         let is_fragment = fragment & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0;
-        Some(Transport {
+        Some(IpHeader {
             src: ip.src,
             dst: ip.dst,
             proto: ip.proto,
             more_fragments: fragment & MORE_FRAGMENTS != 0,
             fragment_offset: fragment & FRAGMENT_OFFSET,
             fragment_id: if is_fragment { u32::from(u16::from_be(ip.id)) } else { 0 },
-            offset: bounded(P::L2_LEN + header_len as usize),
             len,
+            total_len: u32::from(u16::from_be(ip.total_len)),
         })
     }
 }
@@ -89,53 +125,52 @@ impl Wire for Ip6 {
     const ETHER_TYPE: u16 = 0x86dd;
 
     #[inline(always)]
-    fn transport<P: Bytes>(packet: &P) -> Option<Transport<Self>> {
-        let ip = packet.read::<Ipv6>(P::L2_LEN)?;
+    fn ip_header<P: Bytes>(packet: &P, at: usize) -> Option<IpHeader<Self>> {
+        let ip = packet.read::<Ipv6>(at)?;
         if u32::from_be(ip.version_class_label) >> 28 != 6 {
             return None;
         }
         let mut proto = ip.next_header;
-        let mut header_len = 40usize;
+        let mut len = 40usize;
         let mut fragment = 0;
         let mut fragment_id = 0;
         for _ in 0..MAX_EXTENSIONS {
             match proto {
                 HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS => {
-                    let ext = packet.read::<Extension>(bounded(P::L2_LEN + header_len))?;
+                    let ext = packet.read::<Extension>(bounded(at + len))?;
                     proto = ext.next_header;
-                    header_len += usize::from(ext.len) * 8 + 8;
-                    if P::L2_LEN + header_len > MAX_OFFSET {
-                        return None;
-                    }
+                    len += usize::from(ext.len) * 8 + 8;
                 }
                 // A second one would be a fragment of a fragment, which nobody makes.
                 FRAGMENT if fragment == 0 => {
-                    let header = packet.read::<Fragment6>(bounded(P::L2_LEN + header_len))?;
+                    let header = packet.read::<Fragment6>(bounded(at + len))?;
                     proto = header.next_header;
-                    header_len += size_of::<Fragment6>();
+                    len += size_of::<Fragment6>();
                     fragment = u16::from_be(header.offset_flags);
                     fragment_id = u32::from_be(header.id);
-                    if fragment >> 3 != 0 {
-                        break;
-                    }
                 }
                 _ => break,
+            }
+            if at + len > MAX_OFFSET {
+                return None;
+            }
+            if fragment >> 3 != 0 {
+                break;
             }
         }
         let total_len = match u32::from(u16::from_be(ip.payload_len)) {
             0 => 0,
             len => len + 40,
         };
-        let len = payload_len(packet, total_len, header_len as u32)?;
-        Some(Transport {
+        Some(IpHeader {
             src: ip.src,
             dst: ip.dst,
             proto,
             more_fragments: fragment & 1 != 0,
             fragment_offset: fragment >> 3,
             fragment_id,
-            offset: bounded(P::L2_LEN + header_len),
             len,
+            total_len,
         })
     }
 }

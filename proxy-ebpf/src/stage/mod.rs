@@ -6,6 +6,7 @@ pub mod conntrack;
 pub mod dsr;
 pub mod echo;
 pub mod forward;
+pub mod icmp_error;
 pub mod lookup;
 pub mod nat;
 pub mod network;

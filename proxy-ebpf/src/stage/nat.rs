@@ -21,9 +21,7 @@ pub fn rewrite<P: Packet, A: Network>(
 ) -> Result<(), DropReason> {
     let old = &parsed.tuple;
     let at = parsed.transport.offset;
-    let src = checksum::diff(old.src.words(), new.src.words());
-    let dst = checksum::diff(old.dst.words(), new.dst.words());
-    let addresses = u32::from(checksum::fold(src)) + u32::from(checksum::fold(dst));
+    let addresses = addresses_diff(old, new);
     let ports = Ports { src: new.sport.to_be(), dst: new.dport.to_be() };
     let (old_word, new_word) = (ports_word(old), ports_word(new));
     match old.proto {
@@ -43,9 +41,17 @@ pub fn rewrite<P: Packet, A: Network>(
     if old_word != new_word { packet.write(at, &ports) } else { Ok(()) }
 }
 
+/// How the sum of the addresses changes.
+#[inline(always)]
+pub fn addresses_diff<A: Network>(old: &Tuple<A>, new: &Tuple<A>) -> u32 {
+    let src = checksum::diff(old.src.words(), new.src.words());
+    let dst = checksum::diff(old.dst.words(), new.dst.words());
+    u32::from(checksum::fold(src)) + u32::from(checksum::fold(dst))
+}
+
 /// Both ports as they lie in memory.
 #[inline(always)]
-fn ports_word<A>(tuple: &Tuple<A>) -> u32 {
+pub fn ports_word<A>(tuple: &Tuple<A>) -> u32 {
     let ([a, b], [c, d]) = (tuple.sport.to_be_bytes(), tuple.dport.to_be_bytes());
     u32::from_ne_bytes([a, b, c, d])
 }

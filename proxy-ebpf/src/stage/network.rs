@@ -43,8 +43,18 @@ pub trait Network: Tables + Wire {
     /// ICMP type of an echo reply.
     const ECHO_REPLY: u8;
 
+    /// True for an ICMP type that quotes the packet it is about, which is lost.
+    fn is_error(kind: u8) -> bool;
     /// Writes source and destination, and mends the header checksum by `diff`.
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason>;
+    /// Writes source and destination into a quoted IP header at `at`, whose checksum changes by `diff`.
+    /// Returns how the sum of the header's bytes changes.
+    fn write_quoted<P: Packet>(
+        packet: &P,
+        at: usize,
+        tuple: &Tuple<Self>,
+        diff: u32,
+    ) -> Result<u32, DropReason>;
     /// Turns the IP header into one for `len` bytes of transport back to the sender.
     fn turn_around<P: Packet>(packet: &P, transport: &Transport<Self>, len: u16) -> Result<(), DropReason>;
     /// Writes IP and ICMP header of an error into room opened before the IP header.
@@ -79,10 +89,30 @@ impl Network for Ip4 {
     const ECHO_REQUEST: u8 = 8;
     const ECHO_REPLY: u8 = 0;
 
+    /// Unreachable, source quench, time exceeded, parameter problem (RFC 792).
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 3 | 4 | 11 | 12)
+    }
+
     #[inline(always)]
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason> {
         packet.update_l3_checksum(P::L2_LEN + 10, diff)?;
         packet.write(P::L2_LEN + 12, &Addrs4 { src: tuple.src, dst: tuple.dst })
+    }
+
+    #[inline(always)]
+    fn write_quoted<P: Packet>(
+        packet: &P,
+        at: usize,
+        tuple: &Tuple<Self>,
+        diff: u32,
+    ) -> Result<u32, DropReason> {
+        let old = packet.read::<u16>(at + 10).ok_or(DropReason::RewriteFailed)?;
+        packet.write(at + 10, &checksum::update(old, diff))?;
+        packet.write(at + 12, &Addrs4 { src: tuple.src, dst: tuple.dst })?;
+        // What the addresses add, the checksum takes away.
+        Ok(0)
     }
 
     #[inline(always)]
@@ -182,9 +212,26 @@ impl Network for Ip6 {
     const ECHO_REQUEST: u8 = 128;
     const ECHO_REPLY: u8 = 129;
 
+    /// Unreachable, too big, time exceeded, parameter problem (RFC 4443).
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 1..=4)
+    }
+
     #[inline(always)]
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, _diff: u32) -> Result<(), DropReason> {
         packet.write(P::L2_LEN + 8, &Addrs6 { src: tuple.src, dst: tuple.dst })
+    }
+
+    #[inline(always)]
+    fn write_quoted<P: Packet>(
+        packet: &P,
+        at: usize,
+        tuple: &Tuple<Self>,
+        diff: u32,
+    ) -> Result<u32, DropReason> {
+        packet.write(at + 8, &Addrs6 { src: tuple.src, dst: tuple.dst })?;
+        Ok(u32::from(checksum::fold(diff)))
     }
 
     #[inline(always)]

@@ -65,6 +65,16 @@ pub fn route<P: Packet, A: Network>(packet: &P, tuple: &Tuple<A>) -> Result<u32,
     }
 }
 
+/// Sends a host process's packet by the way that [`route`] found.
+#[inline(always)]
+pub fn send_by<P: Packet>(packet: &P, out: u32) -> Result<Output, DropReason> {
+    if out == LOOPBACK {
+        address_to(packet, out)?;
+        return Ok(Output::by(How::Receive, out));
+    }
+    Ok(Output::by(How::Neighbour, out))
+}
+
 /// Addresses the frame to the interface whose ingress is to take it.
 #[inline(always)]
 pub fn address_to<P: Packet>(packet: &P, ifindex: u32) -> Result<(), DropReason> {

@@ -9,6 +9,7 @@ mod affinity;
 mod echo;
 mod forward;
 mod hostile;
+mod icmp_error;
 mod refuse;
 mod reply;
 mod verifier;
