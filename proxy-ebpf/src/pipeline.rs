@@ -5,6 +5,7 @@
 //! after it. Under XDP both steps are one, in `driver`.
 
 pub mod driver;
+pub mod dsr;
 pub mod icmp;
 
 use proxy_common::{
@@ -22,7 +23,7 @@ use crate::{
     packet::Packet,
     stage::{
         classify::{self, PodRange},
-        conntrack, dsr,
+        conntrack, encap,
         lookup::lookup,
         nat,
         network::Network,
@@ -70,6 +71,9 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     };
     if transport.proto == A::ICMP {
         return go_on_in(packet, Tail::InIcmp);
+    }
+    if transport.proto == A::ENCAPSULATED {
+        return go_on_in(packet, Tail::InDsr);
     }
     let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
     let back = Output::by(How::Transmit, packet.ifindex());
@@ -137,7 +141,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
         return Ok(Output::CONTINUE);
     }
     if entry.role == Role::DSR.0 {
-        return dsr::send(packet, parsed, &entry.target);
+        return encap::send(packet, parsed, &entry.target);
     }
     nat::rewrite(packet, parsed, &entry.target)?;
     if entry.role == Role::REV_HOST.0 {

@@ -13,7 +13,7 @@ use proxy_common::{Ip4, Ip6, packet::Wire as _};
 use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
-    pipeline::{Verdict, egress, icmp, ingress},
+    pipeline::{Verdict, dsr, egress, icmp, ingress},
     stage::output::{How, Output},
 };
 
@@ -43,6 +43,10 @@ entry_points! {
     /// Out of the stack, to a device without a link-layer header.
     shunt_out_l3: Layer3, egress;
 
+    /// Packets inside others, where `shunt_in` goes on.
+    shunt_in_dsr: Ethernet, dsr::ingress;
+    /// Packets inside others, where `shunt_in_l3` goes on.
+    shunt_in_dsr_l3: Layer3, dsr::ingress;
     /// ICMP, where `shunt_in` goes on.
     shunt_in_icmp: Ethernet, icmp::ingress;
     /// ICMP, where `shunt_out` goes on.

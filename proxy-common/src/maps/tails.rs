@@ -34,6 +34,8 @@ tails! {
     InIcmp = 0, "shunt_in_icmp", "shunt_in_icmp_l3";
     /// ICMP that leaves the host's stack.
     OutIcmp = 1, "shunt_out_icmp", "shunt_out_icmp_l3";
+    /// A packet inside another that enters the host's stack.
+    InDsr = 4, "shunt_in_dsr", "shunt_in_dsr_l3";
 }
 
 impl Tail {

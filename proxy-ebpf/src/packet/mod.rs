@@ -1,8 +1,10 @@
 //! What the stages need of a packet, whichever hook it came in by.
 
+mod inner;
 mod skb;
 mod xdp;
 
+pub use inner::Inner;
 pub use skb::{Ethernet, Layer3, Skb};
 pub use xdp::{Frame, Framing, Tagged, Untagged};
 
@@ -36,6 +38,8 @@ pub trait Packet: Bytes {
     fn open_room(&self, len: u32) -> Result<(), DropReason>;
     /// The same for an outer IP header, behind which the packet stays what it is to offloads.
     fn encapsulate(&self, len: u32, ipv6: bool) -> Result<(), DropReason>;
+    /// Takes the first `len` bytes after the link-layer header out.
+    fn decapsulate(&self, len: u32) -> Result<(), DropReason>;
 }
 
 /// What a change of a transport checksum stems from.

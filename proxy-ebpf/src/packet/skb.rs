@@ -199,6 +199,13 @@ impl<L: Link> Packet for Skb<L> {
         // SAFETY: pointers into the packet are taken anew at every read.
         ok(unsafe { helper::bpf_skb_adjust_room(self.skb, len as i32, BPF_ADJ_ROOM_MAC, flags) })
     }
+
+    #[inline(always)]
+    fn decapsulate(&self, len: u32) -> Result<(), DropReason> {
+        let flags = u64::from(BPF_F_ADJ_ROOM_FIXED_GSO);
+        // SAFETY: pointers into the packet are taken anew at every read.
+        ok(unsafe { helper::bpf_skb_adjust_room(self.skb, -(len as i32), BPF_ADJ_ROOM_MAC, flags) })
+    }
 }
 
 #[inline(always)]

@@ -15,7 +15,7 @@ use proxy_common::{
 use super::{Family, entry_of};
 use crate::{
     packet::{Frame, Framing, Packet as _},
-    stage::{conntrack, dsr, forward, nat, route, snat},
+    stage::{conntrack, encap, forward, nat, route, snat},
 };
 
 /// What became of a frame.
@@ -78,14 +78,14 @@ fn translate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, entere
 /// Direct server return: the frame goes to the backend's node inside another.
 #[inline(always)]
 fn encapsulate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, target: &Tuple<A>) -> Forwarded {
-    let inner_len = dsr::inner_len::<Frame<F>, A>(parsed);
-    let route = dsr::route(frame, &target.dst, inner_len);
+    let inner_len = encap::inner_len::<Frame<F>, A>(parsed);
+    let route = encap::route(frame, &target.dst, inner_len);
     let way = forward::way(frame, &route);
     let Ok(node) = snat::address::<A>(route.ifindex) else { return Forwarded::UP };
     if way.ifindex == 0 {
         return Forwarded::UP;
     }
     let rewritten = forward::address::<F, A>(frame, &route, way).is_ok()
-        && dsr::encapsulate(frame, &node, &target.dst, inner_len).is_ok();
+        && encap::encapsulate(frame, &node, &target.dst, inner_len).is_ok();
     Forwarded::by(way.ifindex, rewritten)
 }

@@ -3,8 +3,9 @@
 pub mod affinity;
 pub mod classify;
 pub mod conntrack;
-pub mod dsr;
+pub mod decap;
 pub mod echo;
+pub mod encap;
 pub mod forward;
 pub mod icmp_error;
 pub mod lookup;
