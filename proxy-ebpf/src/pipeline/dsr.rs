@@ -6,7 +6,7 @@ use proxy_common::{
         conntrack::{INGRESS, Role},
         frontends::FrontendKey,
     },
-    packet::{Parsed, Transport, parse},
+    packet::{Parsed, Transport, bounded, parse},
 };
 
 use super::{Family, Verdict};
@@ -51,7 +51,7 @@ fn deliver<P: Packet, A: Family>(
     let Some(mut parsed) = parse(inner, transport) else { return Ok(Output::CONTINUE.into()) };
     let Some(target) = connection(&parsed, backend)? else { return Ok(Output::CONTINUE.into()) };
     packet.decapsulate(A::HEADER_LEN)?;
-    parsed.transport.offset -= A::HEADER_LEN as usize;
+    parsed.transport.offset = bounded(parsed.transport.offset - A::HEADER_LEN as usize);
     nat::rewrite(packet, &parsed, &target)?;
     Ok(where_from_client(packet, &target)?.into())
 }
