@@ -34,7 +34,9 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<()> {
 /// BTF needs full debug info; atomics whose result is used need BPF ISA v3.
 fn flags(linker: &Linker) -> String {
     let linker = format!("-Clinker={}", linker.path.display());
-    ["-Cdebuginfo=2", "-Clink-arg=--btf", "-Ctarget-cpu=v3", linker.as_str()].join("\x1f")
+    // In order, LLVM expands no memset, and clears even eight bytes by a call of aya-ebpf's loop.
+    let inline_memset = "-Clink-arg=--disable-expand-memcpy-in-order";
+    ["-Cdebuginfo=2", "-Clink-arg=--btf", inline_memset, "-Ctarget-cpu=v3", linker.as_str()].join("\x1f")
 }
 
 /// Leaves an equal file alone, so that nothing that embeds it is rebuilt.
