@@ -10,9 +10,9 @@ use proptest::{prelude::*, sample::Index};
 use proxy_common::maps::frontends::{ClientClass, ClientRule, Kind};
 use proxy_userspace::{
     model::{
-        AddressType, Change, Conditions, Config, DetectLocal, Dirty, Endpoint, EndpointSlice, Family, Hints,
-        Ingress, IpMode, Node, ObjectName, Protocol, Service, ServicePort, ServiceType, SlicePort, State,
-        TrafficPolicy,
+        AddressType, Algorithm, Balancing, Change, Conditions, Config, DetectLocal, Dirty, Endpoint,
+        EndpointSlice, Family, Hints, Ingress, IpMode, Mode, Node, ObjectName, Protocol, Service,
+        ServicePort, ServiceType, SlicePort, State, TrafficPolicy, WeightKey, Weights,
     },
     plan::{self, PortPlan},
 };
@@ -46,6 +46,21 @@ fn kind() -> impl Strategy<Value = ServiceType> {
     ]
 }
 
+fn weights() -> impl Strategy<Value = Weights> {
+    let key = prop_oneof![
+        (1u8..6).prop_map(|last| WeightKey::Address([10, 0, 0, last].into())),
+        prop::sample::select(&[HERE, "there"][..]).prop_map(|node| WeightKey::Node(node.into())),
+    ];
+    prop::collection::btree_map(key, 0u16..4, 0..4).prop_map(|map| Weights::new(Vec::from_iter(map)))
+}
+
+fn balancing() -> impl Strategy<Value = Balancing> {
+    let mode = prop::sample::select(&[Mode::Snat, Mode::Dsr, Mode::Hybrid][..]);
+    let algorithm = prop::sample::select(&[Algorithm::Random, Algorithm::Maglev][..]);
+    (prop::option::of(mode), prop::option::of(algorithm), weights())
+        .prop_map(|(mode, algorithm, weights)| Balancing { mode, algorithm, weights })
+}
+
 /// Services that often want the same addresses.
 fn service() -> impl Strategy<Value = Service> {
     let identity = (prop::sample::select(&NAMES[..]), 0i64..3, kind(), prop::bool::weighted(0.1));
@@ -57,13 +72,14 @@ fn service() -> impl Strategy<Value = Service> {
         addresses([198, 51, 100], 1..3),
         prop::collection::vec(port(), 1..3),
     );
-    (identity, faces, policy(), policy(), prop::bool::weighted(0.2)).prop_map(
+    (identity, faces, policy(), policy(), prop::bool::weighted(0.2), balancing()).prop_map(
         |(
             (name, created, kind, other_proxy),
             (v4, v6, external_ips, vips, ports),
             internal,
             external,
             proxied,
+            balancing,
         )| {
             let mode = if proxied { IpMode::Proxy } else { IpMode::Vip };
             Service {
@@ -82,6 +98,7 @@ fn service() -> impl Strategy<Value = Service> {
                 affinity_secs: None,
                 source_ranges: [].into(),
                 health_check_node_port: None,
+                balancing,
             }
         },
     )
@@ -97,6 +114,8 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
                 addr: [10, 0, 0, last].into(),
                 conditions: Conditions::new(ready, serving, terminating),
                 node: Some(if local { HERE } else { "there" }.into()),
+                pod: None,
+                zone: None,
                 hints,
             }
         },
@@ -106,8 +125,9 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
 fn slice() -> impl Strategy<Value = EndpointSlice> {
     let names = (0u8..4, prop::sample::select(&NAMES[..]));
     let ports = prop::collection::vec(port(), 1..3);
-    (names, prop::bool::weighted(0.1), ports, prop::collection::vec(endpoint(), 0..5)).prop_map(
-        |((number, service), hidden, ports, endpoints)| EndpointSlice {
+    let weights = prop::option::weighted(0.2, weights());
+    (names, prop::bool::weighted(0.1), ports, prop::collection::vec(endpoint(), 0..5), weights).prop_map(
+        |((number, service), hidden, ports, endpoints, weights)| EndpointSlice {
             name: ObjectName::new("ns", format!("slice-{number}")),
             service: service.into(),
             address_type: AddressType::Ip(Family::V4),
@@ -120,6 +140,7 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
                     port: Some(port.port + 8000),
                 })
                 .collect(),
+            weights,
             endpoints: endpoints.into(),
         },
     )
@@ -283,13 +304,14 @@ fn check_backends(service: &Service, slices: &[EndpointSlice], plan: &PortPlan) 
     };
     let here = |endpoint: &Endpoint| endpoint.node.as_deref() == Some(HERE);
     let answers = |endpoint: &Endpoint| endpoint.conditions.ready || endpoint.conditions.serving;
-    for row in plan.cluster.iter().chain(&plan.local).chain(&plan.lingering) {
+    let (cluster, local) = (&plan.cluster.backends, &plan.local.backends);
+    for row in cluster.iter().chain(local).chain(&plan.lingering).chain(&plan.returning) {
         prop_assert!(is(&row.addr, answers), "{row:?} does not answer");
         prop_assert_eq!(row.local, is(&row.addr, here));
     }
-    prop_assert!(plan.local.iter().all(|row| row.local));
-    prop_assert!(plan.cluster.is_sorted() && plan.local.is_sorted());
-    for list in [&plan.cluster, &plan.local] {
+    prop_assert!(local.iter().chain(&plan.returning).all(|row| row.local));
+    prop_assert!(cluster.is_sorted() && local.is_sorted());
+    for list in [cluster, local] {
         let ready = list.iter().filter(|row| is(&row.addr, |endpoint| endpoint.conditions.ready)).count();
         prop_assert!(ready == 0 || ready == list.len(), "draining endpoints beside ready ones");
     }
@@ -306,6 +328,10 @@ fn check_rules(service: &Service, plan: &PortPlan) -> Result<(), TestCaseError> 
         let expected =
             policy == TrafficPolicy::Local && (row.kind == Kind::CLUSTER_IP || service.is_external());
         prop_assert_eq!(external.has(ClientRule::LOCAL), expected, "{:?}", row);
+        prop_assert!(
+            !external.has(ClientRule::DSR) || (row.hashed && external.0 == ClientRule::DSR),
+            "{row:?}"
+        );
         if expected && row.kind != Kind::CLUSTER_IP {
             prop_assert!(!external.has(ClientRule::SNAT), "policy Local hides the client: {row:?}");
         }

@@ -36,7 +36,8 @@ pub struct Frontend {
     /// Slots of all usable backends. One slot per backend, or the service's lookup table when
     /// backends have weights or [`flags::MAGLEV`] is set.
     pub cluster: SlotRange,
-    /// Slots of the usable backends on this node.
+    /// Slots of the usable backends on this node. With a rule that has [`ClientRule::DSR`], one
+    /// slot for each backend on this node that answers: those that other nodes may send to.
     pub local: SlotRange,
     /// Seconds a client sticks to its backend (ClientIP affinity); 0 is off.
     pub affinity_secs: u32,

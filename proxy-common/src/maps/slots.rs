@@ -3,7 +3,7 @@
 use super::{assert_size, pod};
 
 /// Default number of slots per family.
-pub const CAPACITY: u32 = 1_048_576;
+pub const CAPACITY: u32 = 2_097_152;
 
 /// Consecutive slots, one entry per candidate. An update writes a fresh range and then
 /// swaps it in the frontend, so that a reader sees the old candidates or the new ones.

@@ -115,6 +115,10 @@ fn effective(config: &Config) -> Value {
             SocketLb::Off => "off",
         },
         "answerEcho": model.answer_echo,
+        "loadBalancer": {
+            "mode": model.load_balancer.mode.name(),
+            "algorithm": model.load_balancer.algorithm.name(),
+        },
         "attach": config.attach,
         "healthzBindAddress": config.health,
         "bindAddressHardFail": config.bind_hard_fail,
@@ -171,6 +175,7 @@ mod tests {
         let effective = &shown["effective"];
         assert_eq!(effective["detectLocal"], json!({"mode": "ClusterCIDR", "clusterCIDR": ["10.0.0.0/8"]}));
         assert_eq!(effective["conntrack"]["udpTimeout"], "90s");
+        assert_eq!(effective["loadBalancer"], json!({"mode": "snat", "algorithm": "random"}));
         assert_eq!(effective["withoutEffect"], json!(["mode"]));
         assert!(report("", CheckOutput::Yaml).report.contains("nodePortAddresses:\n  - primary"));
     }

@@ -1,12 +1,12 @@
 //! `shunt service list`: who answers on which address, and with which backends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proxy_common::{
     maps::{
         backends::{Backend, flags::LOCAL},
         conntrack::Role,
-        frontends::{ClientClass, ClientRule, Frontend, FrontendKey, Kind},
+        frontends::{ClientClass, ClientRule, Frontend, FrontendKey, Kind, flags},
         node_addresses::flags::NODE_PORTS,
         slots::SlotRange,
     },
@@ -18,6 +18,7 @@ use super::{
     conns::is_open,
     rows::{Names, Rows, ShownAddr, socket},
 };
+use crate::model::{Algorithm, Mode};
 
 /// One address a service answers on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,6 +40,10 @@ pub struct FrontendView {
     pub protocol: &'static str,
     /// The traffic policy that shows in the rules: the internal one for cluster IPs, else the external one.
     pub policy: &'static str,
+    /// The way of connections from outside to backends on other nodes: `snat` or `dsr`.
+    pub mode: &'static str,
+    /// How a backend is drawn: `random` or `maglev`.
+    pub algorithm: &'static str,
     /// How each class of clients is served.
     pub rules: Rules,
     /// Seconds a client sticks to its backend; 0 is off.
@@ -129,11 +134,19 @@ fn frontend<A: ShownAddr>(
         port: key.port,
         protocol: proto::name(key.proto).unwrap_or("any"),
         policy: policy(kind, row.rules),
+        mode: if has_rule(row, ClientRule::DSR) { Mode::Dsr } else { Mode::Snat }.name(),
+        algorithm: if row.flags & flags::MAGLEV == 0 { Algorithm::Random } else { Algorithm::Maglev }.name(),
         rules: rules(row.rules),
         affinity_seconds: row.affinity_secs,
         connections: connections.by_frontend.get(key).copied().unwrap_or(0),
         backends: backends(rows, connections, key, row),
     }
+}
+
+/// True when clients of some class are served by a rule with `bits`.
+fn has_rule(row: &Frontend, bits: u32) -> bool {
+    let classes = [ClientClass::Pod, ClientClass::Node, ClientClass::External];
+    classes.into_iter().any(|class| ClientRule::of(row.rules, class).has(bits))
 }
 
 fn node_port_addresses<A: ShownAddr>(rows: &Rows<A>) -> Vec<String> {
@@ -151,7 +164,13 @@ fn policy(kind: Kind, rules: u32) -> &'static str {
 fn rules(rules: u32) -> Rules {
     let words = |class| {
         let rule = ClientRule::of(rules, class);
-        let names = [(ClientRule::LOCAL, "local"), (ClientRule::SNAT, "snat"), (ClientRule::DROP, "drop")];
+        let names = [
+            (ClientRule::LOCAL, "local"),
+            (ClientRule::SNAT, "snat"),
+            (ClientRule::DROP, "drop"),
+            (ClientRule::DENY, "deny"),
+            (ClientRule::DSR, "dsr"),
+        ];
         names.into_iter().filter(|(bit, _)| rule.has(*bit)).map(|(_, name)| name).collect()
     };
     Rules {
@@ -167,9 +186,9 @@ fn backends<A: ShownAddr>(
     key: &FrontendKey<A>,
     row: &Frontend,
 ) -> Vec<BackendView> {
-    let mut ids = [row.cluster, row.local].map(|range| slots(rows, range)).concat();
-    ids.sort_unstable();
-    ids.dedup();
+    // With direct server return the local range says whom other nodes may send to, not who is drawn.
+    let local = if has_rule(row, ClientRule::DSR) { SlotRange::default() } else { row.local };
+    let ids: HashSet<_> = [row.cluster, local].into_iter().flat_map(|range| slots(rows, range)).collect();
     let mut found: Vec<_> = ids.into_iter().map(|id| (rows.backends.get(&id), id)).collect();
     found.sort_by_key(|(backend, id)| (backend.map(|b| (b.addr, b.port)), *id));
     let view = |(backend, id): (Option<&Backend<A>>, u32)| BackendView {
@@ -181,7 +200,7 @@ fn backends<A: ShownAddr>(
 }
 
 /// The slots of a range, as far as they exist.
-fn slots<A: ShownAddr>(rows: &Rows<A>, range: SlotRange) -> Vec<u32> {
+fn slots<A: ShownAddr>(rows: &Rows<A>, range: SlotRange) -> impl Iterator<Item = u32> {
     let (start, len) = (range.offset as usize, range.len as usize);
-    rows.slots.iter().skip(start).take(len).copied().collect()
+    rows.slots.iter().skip(start).take(len).copied()
 }

@@ -3,6 +3,7 @@
 use comfy_table::{ContentArrangement, Table, presets};
 
 use super::{conns::ConnView, services::FrontendView};
+use crate::model::{Algorithm, Mode};
 
 /// Backends in a cell of the short table; a service may have thousands.
 const BACKENDS_SHOWN: usize = 4;
@@ -21,7 +22,7 @@ pub fn services(views: &[FrontendView], wide: bool) -> String {
             view.kind.to_owned(),
             frontend(view, wide),
             view.protocol.to_owned(),
-            view.policy.to_owned(),
+            policy(view),
             backends(view, wide),
             view.connections.to_string(),
         ];
@@ -50,6 +51,13 @@ fn frontend(view: &FrontendView, wide: bool) -> String {
         return view.node_addresses.iter().map(with_port).collect::<Vec<_>>().join("\n");
     }
     with_port(&view.address)
+}
+
+/// The policy, and below it what is not the default of the load balancer.
+fn policy(view: &FrontendView) -> String {
+    let words = [(view.mode, Mode::default().name()), (view.algorithm, Algorithm::default().name())];
+    let differing = words.into_iter().filter(|(word, default)| word != default).map(|(word, _)| word);
+    std::iter::once(view.policy).chain(differing).collect::<Vec<_>>().join(" ")
 }
 
 /// One backend per line, those on this node with a mark.

@@ -7,7 +7,7 @@ use proxy_common::{
     maps::{
         backends::{Backend, flags as backend},
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags as ct},
-        frontends::{ClientRule, Frontend, FrontendKey, Kind},
+        frontends::{ClientRule, Frontend, FrontendKey, Kind, flags},
         node_addresses,
         slots::SlotRange,
     },
@@ -126,6 +126,24 @@ fn services_with_their_policies_and_backends() {
     );
     assert_eq!(views[2].node_addresses, ["192.168.0.2"]);
     assert_eq!(views[2].rules.external, ["local", "drop"]);
+}
+
+#[test]
+fn what_is_not_the_default_of_the_load_balancer() {
+    let mut rows = rows();
+    let (_, node_port) = &mut rows.frontends[1];
+    let snat = ClientRule(ClientRule::SNAT);
+    node_port.rules = ClientRule::pack(snat, snat, ClientRule(ClientRule::DSR));
+    node_port.flags = flags::MAGLEV;
+    node_port.cluster = SlotRange { offset: 1, len: 1 };
+    let mut views = services::frontends(&rows, &names());
+    services::sort(&mut views);
+    assert_eq!((views[1].mode, views[1].algorithm), ("snat", "random"));
+    assert_eq!((views[2].mode, views[2].algorithm), ("dsr", "maglev"));
+    assert_eq!(views[2].rules.external, ["dsr"]);
+    let backends: Vec<_> = views[2].backends.iter().map(|backend| &*backend.address).collect();
+    assert_eq!(backends, ["10.0.1.6:8080"], "backends here that nobody draws are not shown");
+    assert!(table::services(&views, false).contains("Cluster dsr maglev"));
 }
 
 #[test]

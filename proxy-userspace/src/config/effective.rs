@@ -65,6 +65,7 @@ fn model(
         node_port_addresses: node_port_addresses(&file.node_port_addresses, problems),
         socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb).into(),
         answer_echo: shunt.answer_echo,
+        load_balancer: shunt.load_balancer.into(),
         snat_port_first: *snat_ports.start(),
         snat_port_last: *snat_ports.end(),
     }

@@ -20,6 +20,8 @@ pub struct ShuntConfiguration {
     pub interfaces: Interfaces,
     /// How programs are attached to interfaces.
     pub attach: Attach,
+    /// How services are reached from outside, where they do not say so themselves.
+    pub load_balancer: LoadBalancer,
     /// `first-last`, the source ports of masqueraded connections.
     pub snat_port_range: String,
     /// Sizes of the eBPF maps.
@@ -39,6 +41,7 @@ impl Default for ShuntConfiguration {
             answer_echo: true,
             interfaces: Interfaces::default(),
             attach: Attach::default(),
+            load_balancer: LoadBalancer::default(),
             snat_port_range: "1024-29999".into(),
             maps: Capacities::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
@@ -67,6 +70,57 @@ impl From<SocketLb> for crate::model::SocketLb {
             SocketLb::All => Self::All,
             SocketLb::Host => Self::Host,
             SocketLb::Off => Self::Off,
+        }
+    }
+}
+
+/// How services are reached from outside, where they do not say so themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoadBalancer {
+    /// The way of packets to an endpoint on another node.
+    pub mode: LoadBalancerMode,
+    /// How the endpoint of a connection is drawn.
+    pub algorithm: Algorithm,
+}
+
+/// The way of packets from outside to an endpoint on another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadBalancerMode {
+    /// Masqueraded; the reply comes back by this node.
+    #[default]
+    Snat,
+    /// Direct server return: the endpoint sees the client, and its node answers.
+    Dsr,
+    /// TCP by direct server return, everything else masqueraded.
+    Hybrid,
+}
+
+/// How the endpoint of a connection is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Algorithm {
+    /// By chance.
+    #[default]
+    Random,
+    /// By the client's address and port, equally on every node.
+    Maglev,
+}
+
+impl From<LoadBalancer> for crate::model::LoadBalancer {
+    fn from(configured: LoadBalancer) -> Self {
+        use crate::model::{Algorithm as Draw, Mode};
+        Self {
+            mode: match configured.mode {
+                LoadBalancerMode::Snat => Mode::Snat,
+                LoadBalancerMode::Dsr => Mode::Dsr,
+                LoadBalancerMode::Hybrid => Mode::Hybrid,
+            },
+            algorithm: match configured.algorithm {
+                Algorithm::Random => Draw::Random,
+                Algorithm::Maglev => Draw::Maglev,
+            },
         }
     }
 }

@@ -1,7 +1,7 @@
 use ipnet::IpNet;
 
 use super::*;
-use crate::model::{DetectLocal, NodePortAddresses, SocketLb as Sockets};
+use crate::model::{Algorithm, DetectLocal, LoadBalancer, Mode, NodePortAddresses, SocketLb as Sockets};
 
 fn kube_proxy(fields: &str) -> String {
     format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n")
@@ -64,6 +64,20 @@ clientConnection: {kubeconfig: /etc/kubeconfig}",
     assert_eq!(config.timeouts.tcp_established, Duration::from_secs(3600));
     assert_eq!(config.node_name.as_deref(), Some("n1"));
     assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/etc/kubeconfig")));
+}
+
+#[test]
+fn the_load_balancer() {
+    let model = |fields: &str| parse(&shunt(fields)).model.load_balancer;
+    assert_eq!(model("loadBalancer: {}"), LoadBalancer { mode: Mode::Snat, algorithm: Algorithm::Random });
+    assert_eq!(
+        model("loadBalancer: {mode: hybrid, algorithm: maglev}"),
+        LoadBalancer { mode: Mode::Hybrid, algorithm: Algorithm::Maglev }
+    );
+    assert_eq!(model("loadBalancer: {mode: dsr}").mode, Mode::Dsr);
+    assert_eq!(wrong(&shunt("loadBalancer: {mode: DSR}")), ["loadBalancer.mode"]);
+    assert_eq!(wrong(&shunt("loadBalancer: {algorithm: best}")), ["loadBalancer.algorithm"]);
+    assert_eq!(wrong(&shunt("loadBalancer: {tableSize: 5}")), ["loadBalancer.tableSize"]);
 }
 
 #[test]

@@ -12,8 +12,9 @@ use proxy_common::maps::{
 use super::{
     FamilyMaps, MapAddr, MapError,
     backends::BackendTable,
-    family::{FamilyTable, SlotSet, Written},
+    family::{FamilyTable, Written},
     ranges::Ranges,
+    slot_sets::SlotSet,
 };
 
 impl<A: MapAddr> FamilyTable<A> {
@@ -80,10 +81,11 @@ impl<A: MapAddr> FamilyTable<A> {
         if !sound {
             ids.clear();
         }
-        for id in &ids {
+        let set = SlotSet::adopted(range, ids);
+        for id in &set.members {
             self.backends.retain(*id);
         }
-        port.sets.push(SlotSet { range, ids: ids.into(), written: true });
+        port.sets.push(set);
         Ok(sound)
     }
 }

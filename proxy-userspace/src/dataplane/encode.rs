@@ -7,7 +7,7 @@ use proxy_common::{
     addr::{Addr, Ip4, Ip6},
     maps::{
         backends::{Backend, flags},
-        frontends::{FrontendKey, Kind},
+        frontends::{self, FrontendKey, Kind},
         service_cidrs::Prefix,
         services::{NAME_LEN, ServiceRow},
         source_ranges::{SERVICE_BITS, SourceRange},
@@ -53,6 +53,12 @@ impl MapAddr for Ip6 {
 pub(super) fn frontend_key<A: MapAddr>(row: &FrontendRow) -> Option<FrontendKey<A>> {
     let addr = row.addr.map_or(Some(A::default()), A::from_ip)?;
     Some(FrontendKey { addr, port: row.port, proto: row.proto, pad: 0 })
+}
+
+/// The flags of a frontend.
+pub(super) fn frontend_flags(row: &FrontendRow) -> u8 {
+    let bits = [(row.source_ranges, frontends::flags::SOURCE_RANGES), (row.hashed, frontends::flags::MAGLEV)];
+    bits.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit)
 }
 
 /// True for frontends that lead to backends at all.
@@ -110,14 +116,14 @@ mod tests {
 
     fn decode<A: MapAddr>(row: &Backend<A>) -> BackendRow {
         let addr = SocketAddr::new(row.addr.into(), row.port);
-        BackendRow { addr, local: row.flags & flags::LOCAL != 0 }
+        BackendRow { addr, local: row.flags & flags::LOCAL != 0, weight: 1 }
     }
 
     proptest! {
         #[test]
         fn backends_survive(addr: SocketAddr, local: bool) {
             // Scope and flow label are no part of an endpoint's address.
-            let row = BackendRow { addr: SocketAddr::new(addr.ip(), addr.port()), local };
+            let row = BackendRow { addr: SocketAddr::new(addr.ip(), addr.port()), local, weight: 1 };
             let decoded = match addr {
                 SocketAddr::V4(_) => backend::<Ip4>(&row, Protocol::Tcp).as_ref().map(decode),
                 SocketAddr::V6(_) => backend::<Ip6>(&row, Protocol::Tcp).as_ref().map(decode),
@@ -143,7 +149,7 @@ mod tests {
 
     #[test]
     fn families_are_kept_apart() {
-        let row = BackendRow { addr: "[::1]:80".parse().expect("an address"), local: false };
+        let row = BackendRow { addr: "[::1]:80".parse().expect("an address"), local: false, weight: 1 };
         assert!(backend::<Ip4>(&row, Protocol::Tcp).is_none());
         assert!(prefix::<Ip6>(&"10.0.0.0/8".parse().expect("a range")).is_none());
         let prefix = prefix::<Ip4>(&"10.1.2.3/8".parse().expect("a range")).expect("its family");

@@ -6,16 +6,15 @@ use std::collections::{HashMap, HashSet};
 
 use proxy_common::maps::{
     backends::Backend,
-    frontends::{Frontend, FrontendKey, flags},
-    slots::SlotRange,
+    frontends::{Frontend, FrontendKey},
     source_ranges::SourceRange,
 };
 
 use super::{
-    FamilyMaps, MapAddr, MapError, MapName, backends::BackendTable, encode, ranges::Ranges,
+    FamilyMaps, MapAddr, MapError, backends::BackendTable, encode, ranges::Ranges, slot_sets::Port,
     source_ranges::SourceRanges,
 };
-use crate::plan::{BackendRow, PortPlan};
+use crate::plan::{PortPlan, Scope, Spread};
 
 /// What is known of one family's maps.
 #[derive(Debug)]
@@ -38,24 +37,6 @@ pub(super) struct Written {
     pub(super) certain: bool,
 }
 
-/// Backends of a service port that the kernel may refer to.
-#[derive(Debug, Default)]
-pub(super) struct Port {
-    /// Sets that frontends name, or named when a write failed.
-    pub(super) sets: Vec<SlotSet>,
-    /// Ids of backends that keep their rows without being in a set.
-    pub(super) lingering: Box<[u32]>,
-}
-
-/// Backend ids in a range of slots.
-#[derive(Debug)]
-pub(super) struct SlotSet {
-    pub(super) range: SlotRange,
-    pub(super) ids: Box<[u32]>,
-    /// The kernel is known to hold the ids; before, no frontend names the range.
-    pub(super) written: bool,
-}
-
 /// A service port about to be changed.
 #[derive(Debug)]
 pub(super) struct Staged<A> {
@@ -76,14 +57,17 @@ impl<A: MapAddr> FamilyTable<A> {
             Staged { service, source_ranges: Vec::new(), wanted: Vec::new(), lingering: [].into() };
         self.drop_unwritten_sets(service);
         let Some(plan) = plan.filter(|plan| !plan.frontends.is_empty()) else { return Ok(staged) };
-        let cluster = self.slot_set(service, plan, &plan.cluster)?;
-        let local = self.slot_set(service, plan, &plan.local)?;
+        let cluster = self.slot_set(service, plan.protocol, &plan.cluster)?;
+        let local = self.slot_set(service, plan.protocol, &plan.local)?;
+        let returning = Scope { backends: plan.returning.clone(), spread: Spread::Even };
+        let returning = self.slot_set(service, plan.protocol, &returning)?;
         for row in &plan.frontends {
             let Some(key) = encode::frontend_key::<A>(row) else { continue };
             let mut value =
                 Frontend { service, rules: row.rules.pack(), kind: row.kind.0, ..Frontend::default() };
             if encode::leads_to_backends(row) {
-                let flags = if row.source_ranges { flags::SOURCE_RANGES } else { 0 };
+                let local = if row.returns_directly() { returning } else { local };
+                let flags = encode::frontend_flags(row);
                 value = Frontend { cluster, local, affinity_secs: plan.affinity_secs, flags, ..value };
             }
             staged.wanted.push((key, value));
@@ -93,46 +77,6 @@ impl<A: MapAddr> FamilyTable<A> {
         let rows = plan.lingering.iter().filter_map(|row| encode::backend::<A>(row, plan.protocol));
         staged.lingering = rows.filter_map(|row| self.backends.acquire_known(&row)).collect();
         Ok(staged)
-    }
-
-    /// The range with these backends: the one the port has, or a fresh one.
-    fn slot_set(
-        &mut self,
-        service: u32,
-        plan: &PortPlan,
-        rows: &[BackendRow],
-    ) -> Result<SlotRange, MapError> {
-        let rows: Vec<_> = rows.iter().filter_map(|row| encode::backend::<A>(row, plan.protocol)).collect();
-        if rows.is_empty() {
-            return Ok(SlotRange::default());
-        }
-        let ids = self.acquire_all(&rows)?;
-        let port = self.ports.entry(service).or_default();
-        if let Some(known) = port.sets.iter().find(|set| *set.ids == *ids) {
-            let range = known.range;
-            ids.iter().for_each(|id| self.backends.release(*id));
-            return Ok(range);
-        }
-        let Some(range) = self.ranges.take(ids.len() as u32) else {
-            ids.iter().for_each(|id| self.backends.release(*id));
-            return Err(MapError::Full { map: MapName::Slots, capacity: self.ranges.capacity() });
-        };
-        port.sets.push(SlotSet { range, ids: ids.into(), written: false });
-        Ok(range)
-    }
-
-    fn acquire_all(&mut self, rows: &[Backend<A>]) -> Result<Vec<u32>, MapError> {
-        let mut ids = Vec::with_capacity(rows.len());
-        for row in rows {
-            match self.backends.acquire(*row) {
-                Ok(id) => ids.push(id),
-                Err(e) => {
-                    ids.iter().for_each(|id| self.backends.release(*id));
-                    return Err(e);
-                }
-            }
-        }
-        Ok(ids)
     }
 
     fn drop_unwritten_sets(&mut self, service: u32) {
@@ -187,7 +131,7 @@ impl<A: MapAddr> FamilyTable<A> {
     ) -> Result<Rows, MapError> {
         let ports = staged.iter().filter_map(|port| self.ports.get(&port.service));
         let sets = ports.flat_map(|port| &port.sets);
-        let mut rows: Vec<_> = sets.flat_map(|set| self.backends.unwritten(&set.ids)).collect();
+        let mut rows: Vec<_> = sets.flat_map(|set| self.backends.unwritten(&set.members)).collect();
         rows.extend(staged.iter().flat_map(|port| self.backends.unwritten(&port.lingering)));
         rows.sort_unstable_by_key(|(id, _)| *id);
         rows.dedup_by_key(|(id, _)| *id);
@@ -197,24 +141,6 @@ impl<A: MapAddr> FamilyTable<A> {
         let written = maps.put_backends(&rows);
         self.backends.set_written(rows.iter().map(|(id, _)| *id), written.is_ok());
         written.map(|()| rows.len())
-    }
-
-    /// Step 3: slots that no frontend names yet.
-    pub(super) fn write_slots(
-        &mut self,
-        maps: &mut impl FamilyMaps<A>,
-        staged: &[Staged<A>],
-    ) -> Result<Rows, MapError> {
-        let mut count = 0;
-        for port in staged {
-            let Some(port) = self.ports.get_mut(&port.service) else { continue };
-            for set in port.sets.iter_mut().filter(|set| !set.written) {
-                maps.put_slots(set.range.offset, &set.ids)?;
-                set.written = true;
-                count += set.ids.len();
-            }
-        }
-        Ok(count)
     }
 
     /// Step 4: frontends. From here on packets go by the new rows.
@@ -303,19 +229,5 @@ impl<A: MapAddr> FamilyTable<A> {
         self.ports.contains_key(&service)
             || self.keys.contains_key(&service)
             || self.source_ranges.contains_key(&service)
-    }
-}
-
-impl Port {
-    /// Every backend that flows of this port may go on to.
-    pub(super) fn backends(&self) -> impl Iterator<Item = u32> {
-        self.sets.iter().flat_map(|set| &set.ids).chain(&self.lingering).copied()
-    }
-}
-
-impl SlotSet {
-    fn release<A: MapAddr>(self, backends: &mut BackendTable<A>, ranges: &mut Ranges) {
-        self.ids.iter().for_each(|id| backends.release(*id));
-        if self.written { ranges.release(self.range) } else { ranges.release_unread(self.range) }
     }
 }

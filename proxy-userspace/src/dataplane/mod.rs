@@ -15,6 +15,7 @@ mod ranges;
 mod reconcile;
 mod repair;
 mod services;
+mod slot_sets;
 mod source_ranges;
 mod store;
 mod sweep;

@@ -14,13 +14,15 @@ pub(super) struct Ranges {
     /// Freed, but a packet on another CPU may still be reading them.
     resting: Vec<SlotRange>,
     capacity: u32,
+    /// Elements in `free`.
+    unused: u32,
 }
 
 impl Ranges {
     /// An array of which nothing is used.
     pub(super) fn new(capacity: u32) -> Self {
         let mut ranges =
-            Self { free: BTreeMap::new(), by_len: BTreeSet::new(), resting: Vec::new(), capacity };
+            Self { free: BTreeMap::new(), by_len: BTreeSet::new(), resting: Vec::new(), capacity, unused: 0 };
         ranges.insert(0, capacity);
         ranges
     }
@@ -31,6 +33,12 @@ impl Ranges {
         self.remove(offset, free);
         self.insert(offset + len, free - len);
         Some(SlotRange { offset, len })
+    }
+
+    /// Likewise, if so many elements stay free.
+    pub(super) fn take_leaving(&mut self, len: u32, rest: u32) -> Option<SlotRange> {
+        let leaves = self.unused.checked_sub(len).is_some_and(|left| left >= rest);
+        if leaves { self.take(len) } else { None }
     }
 
     /// Takes exactly this range. Refuses when part of it is in use or does not exist.
@@ -82,17 +90,19 @@ impl Ranges {
     /// Number of elements that are not free.
     #[cfg(test)]
     pub(super) fn used(&self) -> u32 {
-        self.capacity - self.free.values().sum::<u32>()
+        self.capacity - self.unused
     }
 
     fn insert(&mut self, offset: u32, len: u32) {
         if len > 0 {
+            self.unused += len;
             self.free.insert(offset, len);
             self.by_len.insert((len, offset));
         }
     }
 
     fn remove(&mut self, offset: u32, len: u32) {
+        self.unused -= len;
         self.free.remove(&offset);
         self.by_len.remove(&(len, offset));
     }
@@ -153,6 +163,8 @@ mod tests {
             }
             taken.into_iter().for_each(|range| ranges.release(range));
             ranges.settle();
+            prop_assert_eq!(ranges.used(), 0);
+            prop_assert_eq!(ranges.take_leaving(64, 1), None);
             prop_assert_eq!(ranges.take(64), Some(range(0, 64)));
         }
     }

@@ -230,8 +230,8 @@ impl Reconciler {
         *rows += self.write_services(maps, live)?;
         *rows += self.v4.write_backends(maps.v4(), v4)?;
         *rows += self.v6.write_backends(maps.v6(), v6)?;
-        *rows += self.v4.write_slots(maps.v4(), v4)?;
-        *rows += self.v6.write_slots(maps.v6(), v6)?;
+        *rows += self.v4.write_slots(maps.v4(), v4.iter().map(|port| port.service))?;
+        *rows += self.v6.write_slots(maps.v6(), v6.iter().map(|port| port.service))?;
         *rows += self.v4.write_source_ranges(maps.v4(), v4)?;
         *rows += self.v6.write_source_ranges(maps.v6(), v6)?;
         *rows += self.v4.write_frontends(maps.v4(), v4)?;

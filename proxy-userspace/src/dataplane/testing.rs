@@ -17,7 +17,7 @@ use proxy_common::maps::{
 use super::{MapAddr, MemoryFamily, MemoryMaps, encode};
 use crate::{
     model::{Family, ObjectName, Protocol, ServicePortName},
-    plan::{BackendRow, ClientRules, FrontendRow, PortPlan},
+    plan::{BackendRow, ClientRules, FrontendRow, PortPlan, Scope, Spread, maglev::Use},
 };
 
 pub(super) fn name(name: &str) -> ObjectName {
@@ -30,9 +30,13 @@ fn backends(numbers: &[u8], family: Family) -> Box<[BackendRow]> {
             Family::V4 => ([10, 0, 0, *number], 8080).into(),
             Family::V6 => ([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(*number)], 8080).into(),
         };
-        BackendRow { addr, local: number % 2 == 1 }
+        BackendRow { addr, local: number % 2 == 1, weight: 1 }
     };
     numbers.iter().map(row).collect()
+}
+
+fn even(backends: Box<[BackendRow]>) -> Scope {
+    Scope { backends, spread: Spread::Even }
 }
 
 /// One UDP port on 172.30.0.`address`:53 and its address, with these backends; odd ones
@@ -50,6 +54,7 @@ pub(super) fn plan(service: &str, family: Family, address: u8, numbers: &[u8]) -
         kind,
         rules: ClientRules::all(ClientRule(rule)),
         source_ranges: kind != Kind::ADDRESS && !source_ranges.is_empty(),
+        hashed: false,
     };
     let local: Vec<_> = numbers.iter().copied().filter(|number| number % 2 == 1).collect();
     let frontends = [row(Kind::ADDRESS, 0, 0, 0), row(Kind::CLUSTER_IP, 53, 17, ClientRule::SNAT)];
@@ -58,8 +63,9 @@ pub(super) fn plan(service: &str, family: Family, address: u8, numbers: &[u8]) -
         family,
         protocol: Protocol::Udp,
         affinity_secs: 0,
-        cluster: backends(numbers, family),
-        local: backends(&local, family),
+        cluster: even(backends(numbers, family)),
+        local: even(backends(&local, family)),
+        returning: [].into(),
         lingering: [].into(),
         source_ranges,
         frontends: frontends.into(),
@@ -80,6 +86,15 @@ fn ranges(numbers: &[u8], family: Family) -> Box<[IpNet]> {
 /// As [`plan`], with backends that linger.
 pub(super) fn lingering(mut plan: PortPlan, numbers: &[u8]) -> PortPlan {
     plan.lingering = backends(numbers, plan.family);
+    plan
+}
+
+/// As [`plan`], with lookup tables.
+pub(super) fn hashed(mut plan: PortPlan) -> PortPlan {
+    for scope in [&mut plan.cluster, &mut plan.local] {
+        scope.spread = Spread::Table(Use::Hash);
+    }
+    plan.frontends.iter_mut().filter(|row| row.port != 0).for_each(|row| row.hashed = true);
     plan
 }
 
@@ -123,9 +138,16 @@ fn resolve<A: MapAddr>(family: &MemoryFamily<A>, range: SlotRange) -> Vec<Backen
     let row = |id: &u32| {
         let row = family.backends[*id as usize];
         assert!(row.flags & flags::PRESENT != 0, "slot names backend {id}, which is not there");
-        BackendRow { addr: SocketAddr::new(row.addr.into(), row.port), local: row.flags & flags::LOCAL != 0 }
+        let local = row.flags & flags::LOCAL != 0;
+        BackendRow { addr: SocketAddr::new(row.addr.into(), row.port), local, weight: 1 }
     };
-    slots.iter().map(row).collect()
+    let mut rows: Vec<_> = slots.iter().map(row).collect();
+    // A table names its backends many times.
+    if rows.iter().collect::<BTreeSet<_>>().len() < rows.len() {
+        rows.sort_unstable();
+        rows.dedup();
+    }
+    rows
 }
 
 /// What packets should experience by these plans.
@@ -140,8 +162,8 @@ pub(super) fn wanted(plans: &[PortPlan]) -> Meaning {
             let leads = Leads {
                 service: plan.name.to_string(),
                 rules: row.rules.pack(),
-                cluster: rows(&plan.cluster),
-                local: rows(&plan.local),
+                cluster: rows(&plan.cluster.backends),
+                local: rows(&plan.local.backends),
                 source_ranges: restricted.map(IpNet::to_string).collect(),
             };
             meaning.insert(format!("{addr}:{}/{}", row.port, row.proto), leads);

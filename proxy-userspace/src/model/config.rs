@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Family, Node};
+use super::{Family, LoadBalancer, Node};
 
 /// What the operator configured, as far as rows depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Config {
     pub socket_lb: SocketLb,
     /// `answerEcho`: cluster IPs answer ICMP echo.
     pub answer_echo: bool,
+    /// `loadBalancer`.
+    pub load_balancer: LoadBalancer,
     /// First source port for masquerading. Below the range from which sockets and
     /// netfilter choose, so that neither meets the other.
     pub snat_port_first: u16,
@@ -34,6 +36,7 @@ impl Default for Config {
             node_port_addresses: NodePortAddresses::default(),
             socket_lb: SocketLb::default(),
             answer_echo: true,
+            load_balancer: LoadBalancer::default(),
             snat_port_first: 1024,
             snat_port_last: 29_999,
         }

@@ -76,6 +76,8 @@ mod tests {
                 addr: [10, 0, 0, number].into(),
                 conditions: Conditions::new(Some(ready), Some(true), Some(!ready)),
                 node: Some(if local { "here" } else { "there" }.into()),
+                pod: None,
+                zone: None,
                 hints: None,
             }
         };
@@ -85,6 +87,7 @@ mod tests {
             address_type: AddressType::Ip(Family::V4),
             hidden: false,
             ports: [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: Some(80) }].into(),
+            weights: None,
             endpoints: endpoints.split_whitespace().map(endpoint).collect(),
         }
     }

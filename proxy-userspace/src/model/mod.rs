@@ -4,6 +4,7 @@
 //! No API type, kernel, runtime or clock appears here, so every rule is tested as plain
 //! code and serves every datapath.
 
+mod balancing;
 mod change;
 mod claims;
 mod config;
@@ -17,6 +18,7 @@ mod service;
 mod slice;
 mod state;
 
+pub use balancing::{Algorithm, Balancing, LoadBalancer, Mode, WeightKey, Weights};
 pub use change::{Change, Dirty};
 pub use claims::Conflict;
 pub use config::{Config, DetectLocal, NodePortAddresses, SocketLb};

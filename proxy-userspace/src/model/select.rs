@@ -15,6 +15,8 @@ pub struct Candidate<'a> {
     pub addr: SocketAddr,
     /// It runs on this node.
     pub local: bool,
+    /// Its share of new connections.
+    pub weight: u16,
     /// The endpoint it comes from.
     pub endpoint: &'a Endpoint,
 }
@@ -175,7 +177,7 @@ mod tests {
             _ => None,
         };
         let addr = [10, 0, 0, number.parse().expect("a number")].into();
-        (local, Endpoint { addr, conditions, node: None, hints: hints.map(Box::new) })
+        (local, Endpoint { addr, conditions, node: None, pod: None, zone: None, hints: hints.map(Box::new) })
     }
 
     fn check(endpoints: &str, scopes: Scopes, expected: (&str, &str, bool)) {
@@ -183,6 +185,7 @@ mod tests {
         let candidates = endpoints.iter().map(|(local, endpoint)| Candidate {
             addr: (endpoint.addr, 80).into(),
             local: *local,
+            weight: 1,
             endpoint,
         });
         let selection = select(candidates.collect(), scopes, HERE);
@@ -219,6 +222,7 @@ mod tests {
             let candidates = endpoints.iter().map(|(local, endpoint)| Candidate {
                 addr: (endpoint.addr, 80).into(),
                 local: *local,
+                weight: 1,
                 endpoint,
             });
             select(candidates.collect(), scopes, HERE).lingering.len()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Family, ObjectName, Protocol, Scopes};
+use super::{Balancing, Family, ObjectName, Protocol, Scopes};
 
 /// A Service as far as a proxy needs it.
 ///
@@ -45,6 +45,8 @@ pub struct Service {
     pub source_ranges: Box<[IpNet]>,
     /// `spec.healthCheckNodePort`.
     pub health_check_node_port: Option<u16>,
+    /// Annotations of the load balancer.
+    pub balancing: Balancing,
 }
 
 /// `spec.type`.
@@ -224,6 +226,7 @@ pub(crate) mod tests {
             affinity_secs: None,
             source_ranges: [].into(),
             health_check_node_port: None,
+            balancing: Balancing::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use super::{Family, ObjectName, Protocol};
+use super::{Family, ObjectName, Protocol, Weights};
 
 /// An EndpointSlice as far as a proxy needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct EndpointSlice {
     pub hidden: bool,
     /// `ports`.
     pub ports: Box<[SlicePort]>,
+    /// `shunt.dev/weights` of the slice, which counts in place of the service's.
+    pub weights: Option<Weights>,
     /// `endpoints`.
     pub endpoints: Box<[Endpoint]>,
 }
@@ -63,6 +65,10 @@ pub struct Endpoint {
     pub conditions: Conditions,
     /// The node it runs on.
     pub node: Option<Arc<str>>,
+    /// The pod behind it.
+    pub pod: Option<Arc<str>>,
+    /// The zone it runs in.
+    pub zone: Option<Arc<str>>,
     /// Topology hints, if it has any.
     pub hints: Option<Box<Hints>>,
 }

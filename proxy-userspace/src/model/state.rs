@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::{
     AddressType, Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Family, Node, ObjectName, Place,
-    Service, ServiceCidr, ServicePort,
+    Service, ServiceCidr, ServicePort, Weights,
     claims::{Claimant, Claims},
     pod::Pods,
 };
@@ -135,8 +135,10 @@ impl State {
     /// The endpoints behind a service port in one family, an address possibly twice.
     pub fn candidates(&self, service: &ObjectName, port: &ServicePort, family: Family) -> Vec<Candidate<'_>> {
         let visible = self.slices_of(service).iter().filter(|slice| !slice.hidden);
+        let own = self.services.get(service).map(|service| &service.balancing.weights);
         let mut candidates = Vec::new();
         for slice in visible.filter(|slice| slice.address_type == AddressType::Ip(family)) {
+            let weights = slice.weights.as_ref().or(own);
             let number = |p: &super::SlicePort| {
                 (p.name == port.name && p.protocol == port.protocol).then_some(p.port).flatten()
             };
@@ -145,6 +147,7 @@ impl State {
                     |endpoint| Candidate {
                         addr: (endpoint.addr, number).into(),
                         local: endpoint.node.as_ref() == Some(&self.node_name),
+                        weight: weights.map_or(Weights::DEFAULT, |weights| weights.of(endpoint)),
                         endpoint,
                     },
                 ));

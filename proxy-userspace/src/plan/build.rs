@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use proxy_common::maps::frontends::Kind;
+use proxy_common::maps::frontends::{ClientRule, Kind};
 
-use super::{BackendRow, FrontendRow, PortPlan, rules::Policies};
+use super::{FrontendRow, PortPlan, rules::Policies, scopes::scopes};
 use crate::model::{
-    Candidate, Config, Face, Family, ObjectName, Service, ServicePort, ServicePortName, State, select,
+    Algorithm, Config, Face, Family, ObjectName, Service, ServicePort, ServicePortName, State, select,
 };
 
 /// All rows of a service: one plan for each of its ports and families, or none if the
@@ -54,28 +54,44 @@ fn port_plan(
         detects_pods: config.detect_local.is_on(family, state.node()),
         masquerade_all: config.masquerade_all,
         any_endpoint: selection.anywhere,
+        dsr: service.balancing.mode.unwrap_or(config.load_balancer.mode).returns_directly(port.protocol),
         node_denied: !source_ranges.is_empty() && !admits_node,
     };
     let own = faces.iter().filter(|face| face.claim.family == family && std::ptr::eq(face.port, port));
+    let restricted = !source_ranges.is_empty();
     let mut frontends: Vec<_> =
-        own.map(|face| frontend(face, &policies, !source_ranges.is_empty())).collect();
+        own.map(|face| frontend(face, &policies, restricted, algorithm(config, service, face))).collect();
     frontends.sort_unstable_by_key(|frontend| (frontend.addr, frontend.port, frontend.proto));
+    let scopes = scopes(&selection, &frontends);
     PortPlan {
         name: ServicePortName { service: service.name.clone(), port: port.name.clone() },
         family,
         protocol: port.protocol,
         affinity_secs: service.affinity_secs.unwrap_or(0),
-        cluster: selection.cluster.iter().map(backend).collect(),
-        local: selection.local.iter().map(backend).collect(),
-        lingering: selection.lingering.iter().map(backend).collect(),
+        cluster: scopes.cluster,
+        local: scopes.local,
+        returning: scopes.returning,
+        lingering: scopes.lingering,
         source_ranges: source_ranges.into(),
         frontends: frontends.into(),
     }
 }
 
-fn frontend(face: &Face<'_>, policies: &Policies, restricted: bool) -> FrontendRow {
+/// The service's word is for all of its faces, the operator's for those to the outside.
+fn algorithm(config: &Config, service: &Service, face: &Face<'_>) -> Algorithm {
+    let outside = || match face.kind {
+        Kind::CLUSTER_IP => Algorithm::default(),
+        _ => config.load_balancer.algorithm,
+    };
+    service.balancing.algorithm.unwrap_or_else(outside)
+}
+
+fn frontend(face: &Face<'_>, policies: &Policies, restricted: bool, algorithm: Algorithm) -> FrontendRow {
     let claim = face.claim;
     let rules = policies.rules(face.kind);
+    // A node that has lost its connections finds a backend again only by hashing, and a
+    // backend that answers by itself must stay the same.
+    let hashed = algorithm == Algorithm::Maglev || rules.any(|rule| rule.has(ClientRule::DSR));
     let source_ranges = restricted && face.kind == Kind::LOAD_BALANCER;
     FrontendRow {
         addr: claim.addr,
@@ -84,9 +100,6 @@ fn frontend(face: &Face<'_>, policies: &Policies, restricted: bool) -> FrontendR
         kind: face.kind,
         rules,
         source_ranges,
+        hashed: hashed && face.kind != Kind::ADDRESS,
     }
-}
-
-fn backend(candidate: &Candidate<'_>) -> BackendRow {
-    BackendRow { addr: candidate.addr, local: candidate.local }
 }

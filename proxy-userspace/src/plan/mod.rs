@@ -4,10 +4,12 @@
 //! in this folder knows what the kernel holds.
 
 mod build;
+pub mod maglev;
 mod node;
 mod row;
 mod rules;
+mod scopes;
 
 pub use build::build;
 pub use node::{Host, node};
-pub use row::{BackendRow, ClientRules, FrontendRow, NodePlan, PortPlan};
+pub use row::{BackendRow, ClientRules, FrontendRow, NodePlan, PortPlan, Scope, Spread};

@@ -8,6 +8,7 @@ use proxy_common::maps::{
     settings::Settings,
 };
 
+use super::maglev::Use;
 use crate::model::{Family, Protocol, ServicePortName};
 
 /// All rows of one service port in one family.
@@ -25,9 +26,12 @@ pub struct PortPlan {
     /// Seconds a client sticks to its backend; 0 is off.
     pub affinity_secs: u32,
     /// Usable backends of the whole cluster; empty when no policy asks for them.
-    pub cluster: Box<[BackendRow]>,
+    pub cluster: Scope,
     /// Usable backends on this node; empty when no policy asks for them.
-    pub local: Box<[BackendRow]>,
+    pub local: Scope,
+    /// Backends on this node to which other nodes may send connections by direct server
+    /// return: every one that answers. Empty when no frontend has a rule for that.
+    pub returning: Box<[BackendRow]>,
     /// Backends that still answer but take no new connections here. Flows that have no end
     /// of their own, such as those of UDP, go on to them.
     pub lingering: Box<[BackendRow]>,
@@ -37,6 +41,25 @@ pub struct PortPlan {
     pub frontends: Box<[FrontendRow]>,
 }
 
+/// Backends to choose from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// The backends.
+    pub backends: Box<[BackendRow]>,
+    /// How slots lead to them.
+    pub spread: Spread,
+}
+
+/// How slots lead to backends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Spread {
+    /// One slot for each, in their order.
+    #[default]
+    Even,
+    /// A table in which each has slots by its weight.
+    Table(Use),
+}
+
 /// One backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendRow {
@@ -44,6 +67,8 @@ pub struct BackendRow {
     pub addr: SocketAddr,
     /// It runs on this node.
     pub local: bool,
+    /// Its share of new connections; 1 where all have the same.
+    pub weight: u16,
 }
 
 /// One address a service port answers on.
@@ -61,6 +86,16 @@ pub struct FrontendRow {
     pub rules: ClientRules,
     /// Only sources in the port's source ranges may use it.
     pub source_ranges: bool,
+    /// The slot is found by hashing the client instead of by chance.
+    pub hashed: bool,
+}
+
+impl FrontendRow {
+    /// True when backends of other nodes answer clients of this one by themselves. Such a
+    /// frontend has no class of clients that is kept to this node.
+    pub fn returns_directly(&self) -> bool {
+        self.rules.any(|rule| rule.has(ClientRule::DSR))
+    }
 }
 
 /// A rule for each [`ClientClass`].
@@ -87,6 +122,12 @@ impl ClientRules {
             ClientClass::Node => self.node,
             ClientClass::External => self.external,
         }
+    }
+
+    /// True when `test` holds for a class that may use the frontend at all.
+    pub fn any(&self, test: impl Fn(ClientRule) -> bool) -> bool {
+        let admitted = |rule: &ClientRule| !rule.has(ClientRule::DENY);
+        [self.pod, self.node, self.external].into_iter().filter(admitted).any(test)
     }
 
     /// The value of a frontend's `rules`.

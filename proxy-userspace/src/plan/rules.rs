@@ -20,6 +20,8 @@ pub(super) struct Policies {
     pub(super) masquerade_all: bool,
     /// An endpoint exists, if only on another node.
     pub(super) any_endpoint: bool,
+    /// Clients outside are answered by the backend's own node.
+    pub(super) dsr: bool,
     /// Source ranges restrict the load-balancer addresses, and the node is outside them.
     pub(super) node_denied: bool,
 }
@@ -36,7 +38,7 @@ impl Policies {
                 ClientRules { node: ClientRule(ClientRule::DENY), ..rules }
             }
             _ if self.external_local => self.external_local(),
-            _ => ClientRules::all(ClientRule(ClientRule::SNAT)),
+            _ => self.external_cluster(),
         }
     }
 
@@ -47,6 +49,16 @@ impl Policies {
         let snat = |wanted: bool| if wanted { ClientRule::SNAT } else { 0 };
         let others = ClientRule(scope | snat(self.masquerade_all || self.detects_pods));
         ClientRules { pod: ClientRule(scope | snat(self.masquerade_all)), node: others, external: others }
+    }
+
+    /// Faces to the outside under policy Cluster. Direct server return is for clients that
+    /// are outside beyond doubt: the reply to a pod of this node would come in with this
+    /// node's own address as its source, which no host accepts.
+    fn external_cluster(&self) -> ClientRules {
+        let snat = ClientRule(ClientRule::SNAT);
+        let dsr = self.dsr && self.detects_pods;
+        let external = if dsr { ClientRule(ClientRule::DSR) } else { snat };
+        ClientRules { pod: snat, node: snat, external }
     }
 
     /// Faces to the outside under policy Local: outside clients keep their address. Pods
@@ -75,10 +87,11 @@ mod tests {
         detects_pods: true,
         masquerade_all: false,
         any_endpoint: true,
+        dsr: false,
         node_denied: false,
     };
 
-    /// `expected` has a word for pod, node and external: letters of Local, Snat, Drop, deny (X), or `-`.
+    /// `expected` has a word for pod, node and external: letters of Local, Snat, Drop, deny (X), dsR, or `-`.
     fn check(policies: Policies, kind: Kind, expected: &str) {
         let letters = |rule: ClientRule| {
             let bits = [
@@ -86,6 +99,7 @@ mod tests {
                 (ClientRule::SNAT, "S"),
                 (ClientRule::DROP, "D"),
                 (ClientRule::DENY, "X"),
+                (ClientRule::DSR, "R"),
             ];
             let set: String =
                 bits.iter().filter(|(bit, _)| rule.has(*bit)).map(|(_, letter)| *letter).collect();
@@ -120,6 +134,18 @@ mod tests {
             check(Policies { detects_pods: false, ..local }, kind, "LD S LD");
             check(Policies { any_endpoint: false, ..local }, kind, "- S L");
         }
+    }
+
+    #[test]
+    fn direct_server_return_is_for_clients_outside() {
+        let dsr = Policies { dsr: true, ..PLAIN };
+        for kind in [Kind::NODE_PORT, Kind::EXTERNAL_IP, Kind::LOAD_BALANCER] {
+            check(dsr, kind, "S S R");
+            check(Policies { external_local: true, ..dsr }, kind, "- S LD");
+            check(Policies { detects_pods: false, ..dsr }, kind, "S S S");
+        }
+        check(dsr, Kind::CLUSTER_IP, "- S S");
+        check(Policies { node_denied: true, ..dsr }, Kind::LOAD_BALANCER, "S X R");
     }
 
     #[test]

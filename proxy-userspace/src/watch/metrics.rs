@@ -8,6 +8,8 @@ use super::convert::Kind;
 #[derive(Debug, Default)]
 pub struct WatchMetrics {
     rejected: [AtomicU64; Kind::ALL.len()],
+    /// Annotations of objects that were taken without them.
+    ignored: [AtomicU64; Kind::ALL.len()],
     /// Manifest files that were not YAML or JSON when they were read.
     files_failed: AtomicU64,
     /// Errors of lists and watches, retries included.
@@ -17,6 +19,10 @@ pub struct WatchMetrics {
 impl WatchMetrics {
     pub(super) fn count_rejected(&self, kind: Kind) {
         self.rejected[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_ignored(&self, kind: Kind) {
+        self.ignored[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn count_failed_file(&self) {
@@ -30,6 +36,11 @@ impl WatchMetrics {
     /// Objects of `kind` that were refused.
     pub fn rejected(&self, kind: Kind) -> u64 {
         self.rejected[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Annotations of objects of `kind` that were ignored because they make no sense.
+    pub fn ignored(&self, kind: Kind) -> u64 {
+        self.ignored[kind as usize].load(Ordering::Relaxed)
     }
 
     /// Objects that were refused.

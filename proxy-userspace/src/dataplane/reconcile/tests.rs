@@ -202,11 +202,21 @@ fn a_lingering_backend_keeps_its_row() {
 /// A step of a random history.
 #[derive(Clone, Debug)]
 enum Step {
-    Update { service: usize, address: u8, v4: Option<Vec<u8>>, v6: Option<Vec<u8>>, lingering: Vec<u8> },
+    Update {
+        service: usize,
+        address: u8,
+        v4: Option<Vec<u8>>,
+        v6: Option<Vec<u8>>,
+        lingering: Vec<u8>,
+        hash: bool,
+    },
     Remove(usize),
     Apply,
     Restart,
-    Fail { family: Option<Family>, fault: Fault },
+    Fail {
+        family: Option<Family>,
+        fault: Fault,
+    },
 }
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -215,8 +225,8 @@ fn step() -> impl Strategy<Value = Step> {
     let numbers = || prop::option::of(prop::collection::btree_set(1u8..9, 0..5).prop_map(Vec::from_iter));
     let family = prop_oneof![Just(None), Just(Some(V4)), Just(Some(V6))];
     prop_oneof![
-        6 => (0usize..4, 1u8..6, numbers(), numbers(), prop::collection::vec(1u8..9, 0..3)).prop_map(
-            |(service, address, v4, v6, lingering)| Step::Update { service, address, v4, v6, lingering }),
+        6 => (0usize..4, 1u8..6, numbers(), numbers(), prop::collection::vec(1u8..9, 0..3), any::<bool>()).prop_map(
+            |(service, address, v4, v6, lingering, hash)| Step::Update { service, address, v4, v6, lingering, hash }),
         2 => (0usize..4).prop_map(Step::Remove),
         4 => Just(Step::Apply),
         1 => Just(Step::Restart),
@@ -243,11 +253,12 @@ impl History {
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Update { service, address, v4, v6, lingering: rest } => {
+            Step::Update { service, address, v4, v6, lingering: rest, hash } => {
                 self.take_address_from_others(*service, *address);
                 let made = [(V4, v4), (V6, v6)].map(|(family, numbers)| {
                     let plan = plan(NAMES[*service], family, *address, numbers.as_ref()?);
-                    Some(lingering(plan, rest))
+                    let plan = lingering(plan, rest);
+                    Some(if *hash { hashed(plan) } else { plan })
                 });
                 let plans: Vec<_> = made.into_iter().flatten().collect();
                 self.reconciler.update(name(NAMES[*service]), plans.clone());

@@ -6,6 +6,8 @@ fn slice(name: &str, service: &str, addrs: &[[u8; 4]]) -> EndpointSlice {
         addr: (*addr).into(),
         conditions: Conditions::new(None, None, None),
         node: None,
+        pod: None,
+        zone: None,
         hints: None,
     };
     EndpointSlice {
@@ -14,6 +16,7 @@ fn slice(name: &str, service: &str, addrs: &[[u8; 4]]) -> EndpointSlice {
         address_type: AddressType::Ip(Family::V4),
         hidden: false,
         ports: [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: Some(8080) }].into(),
+        weights: None,
         endpoints: addrs.iter().map(endpoint).collect(),
     }
 }

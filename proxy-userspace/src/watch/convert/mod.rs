@@ -6,6 +6,7 @@
 //! object is well formed.
 
 mod address;
+mod balancing;
 mod node;
 mod pod;
 mod rejected;
@@ -101,6 +102,11 @@ pub trait Convert {
     /// What it says, or why it is refused.
     fn convert(&self) -> Result<Change, Rejected>;
 
+    /// What of it counts for nothing although the object as a whole is taken.
+    fn ignored(&self) -> Vec<Rejected> {
+        Vec::new()
+    }
+
     /// Its name among all objects. Without a namespace it counts as one of `default`,
     /// which is where `kubectl apply` would put it.
     fn key(&self) -> ObjectKey {
@@ -114,8 +120,34 @@ pub trait Convert {
     }
 }
 
+/// An object as a source came across it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Its name among all objects.
+    pub key: ObjectKey,
+    /// What it says, or why it is refused.
+    pub change: Result<Change, Rejected>,
+    /// What of it counts for nothing.
+    pub ignored: Vec<Rejected>,
+}
+
+impl Found {
+    /// Converts an object.
+    pub(super) fn of(object: &impl Convert) -> Self {
+        Self { key: object.key(), change: object.convert(), ignored: object.ignored() }
+    }
+
+    /// Says in the log and in the counters what is not taken of it.
+    pub(super) fn report(&self, metrics: &WatchMetrics) {
+        report_ignored(&self.key, &self.ignored, metrics);
+        if let Err(reason) = &self.change {
+            report(&self.key, reason, metrics);
+        }
+    }
+}
+
 /// Says in the log and in the counters that an object was refused.
-pub(super) fn report(key: &ObjectKey, reason: &Rejected, metrics: &WatchMetrics) {
+fn report(key: &ObjectKey, reason: &Rejected, metrics: &WatchMetrics) {
     metrics.count_rejected(key.kind);
     warn!(
         kind = key.kind.name(),
@@ -124,6 +156,20 @@ pub(super) fn report(key: &ObjectKey, reason: &Rejected, metrics: &WatchMetrics)
         %reason,
         "rejected"
     );
+}
+
+/// Says in the log and in the counters that parts of an object count for nothing.
+fn report_ignored(key: &ObjectKey, reasons: &[Rejected], metrics: &WatchMetrics) {
+    for reason in reasons {
+        metrics.count_ignored(key.kind);
+        warn!(
+            kind = key.kind.name(),
+            namespace = &*key.name.namespace,
+            name = &*key.name.name,
+            %reason,
+            "ignored, the rest counts"
+        );
+    }
 }
 
 /// The object's name, which every other field of the model hangs on.

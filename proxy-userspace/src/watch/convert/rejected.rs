@@ -106,6 +106,16 @@ pub enum Rejected {
         /// What it may say.
         known: &'static str,
     },
+    /// An entry of a list of weights that is none.
+    #[error(
+        "{field}: {entry:?} is not KEY=WEIGHT, with an address, pod:NAME, node:NAME or zone:NAME, and a weight of 0 to 1000"
+    )]
+    NotAWeight {
+        /// Path of the field.
+        field: String,
+        /// What it says.
+        entry: String,
+    },
     /// Two ports that cannot be told apart.
     #[error("{field}: {value} is used twice")]
     Duplicate {

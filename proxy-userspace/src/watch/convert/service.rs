@@ -9,7 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{Convert, Kind, Rejected, address, require_name};
+use super::{Convert, Kind, Rejected, address, balancing, require_name};
 use crate::model::{
     Change, Family, Ingress, IpMode, Protocol, Service, ServicePort, ServiceType, TrafficPolicy,
 };
@@ -28,6 +28,10 @@ impl Convert for ApiService {
 
     fn convert(&self) -> Result<Change, Rejected> {
         service(self).map(Change::Service)
+    }
+
+    fn ignored(&self) -> Vec<Rejected> {
+        balancing::of_service(&self.metadata).1
     }
 }
 
@@ -55,6 +59,7 @@ fn service(object: &ApiService) -> Result<Service, Rejected> {
             || "spec.healthCheckNodePort".into(),
             spec.health_check_node_port,
         )?,
+        balancing: balancing::of_service(&object.metadata).0,
     })
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Convert, Kind, Rejected, address, require_name,
+    Convert, Kind, Rejected, address, balancing, require_name,
     service::{protocol, require_port, unknown},
 };
 use crate::model::{AddressType, Change, Conditions, Endpoint, EndpointSlice, Family, Hints, SlicePort};
@@ -30,6 +30,10 @@ impl Convert for ApiSlice {
     fn convert(&self) -> Result<Change, Rejected> {
         slice(self).map(Change::Slice)
     }
+
+    fn ignored(&self) -> Vec<Rejected> {
+        balancing::of_slice(&self.metadata).1
+    }
 }
 
 fn slice(object: &ApiSlice) -> Result<EndpointSlice, Rejected> {
@@ -48,6 +52,7 @@ fn slice(object: &ApiSlice) -> Result<EndpointSlice, Rejected> {
             .enumerate()
             .map(|(i, p)| port(i, p))
             .collect::<Result<_, _>>()?,
+        weights: balancing::of_slice(&object.metadata).0,
         endpoints: endpoints(object, address_type)?,
     })
 }
@@ -95,8 +100,15 @@ fn endpoint(i: usize, entry: &ApiEndpoint, family: Family) -> Result<Endpoint, R
             conditions.and_then(|c| c.terminating),
         ),
         node: entry.node_name.as_deref().map(Arc::from),
+        pod: pod(entry),
+        zone: entry.zone.as_deref().map(Arc::from),
         hints: entry.hints.as_ref().and_then(hints).map(Box::new),
     })
+}
+
+fn pod(entry: &ApiEndpoint) -> Option<Arc<str>> {
+    let target = entry.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?;
+    target.name.as_deref().map(Arc::from)
 }
 
 fn hints(entry: &EndpointHints) -> Option<Hints> {

@@ -2,7 +2,8 @@
 
 use super::{super::manifests, *};
 use crate::model::{
-    AddressType, EndpointSlice, Family, IpMode, Node, Protocol, Service, ServiceType, TrafficPolicy,
+    AddressType, Algorithm, Balancing, EndpointSlice, Family, IpMode, Mode, Node, Protocol, Service,
+    ServiceType, TrafficPolicy, WeightKey, Weights,
 };
 
 /// The one object of a manifest.
@@ -81,6 +82,89 @@ ports: [{name: a, protocol: UDP, port: 53, nodePort: 30053}, {name: a, port: 53,
     assert_eq!(service.ingress[0].ip, Some("198.51.100.10".parse().unwrap()));
     assert_eq!((service.ingress[0].mode, service.ingress[1].ip), (IpMode::Proxy, None));
     assert_eq!(service.ports.len(), 2, "one number and name under two protocols");
+}
+
+/// A service with annotations, and what of them was ignored.
+fn annotated(annotations: &str) -> (Service, Vec<String>) {
+    let text =
+        service_yaml("").replace("namespace: ns", &format!("namespace: ns, annotations: {{{annotations}}}"));
+    let found = manifests::parse(&text, manifests::Format::Yaml).unwrap().remove(0);
+    let Ok(Change::Service(service)) = found.change else { panic!("{text}: {:?}", found.change) };
+    (service, found.ignored.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn annotations_of_the_load_balancer() {
+    let (service, ignored) = annotated(
+        "shunt.dev/load-balancer-mode: hybrid, shunt.dev/algorithm: ' maglev', \
+         shunt.dev/weights: 'fd00::1=0, 10.0.0.1=1000,pod:web-0=3,node:n1 = 4 ,zone:za=5,'",
+    );
+    assert_eq!(ignored, [""; 0]);
+    let Balancing { mode, algorithm, weights } = service.balancing;
+    assert_eq!((mode, algorithm), (Some(Mode::Hybrid), Some(Algorithm::Maglev)));
+    let expected = [
+        (WeightKey::Address("10.0.0.1".parse().unwrap()), 1000),
+        (WeightKey::Address("fd00::1".parse().unwrap()), 0),
+        (WeightKey::Pod("web-0".into()), 3),
+        (WeightKey::Node("n1".into()), 4),
+        (WeightKey::Zone("za".into()), 5),
+    ];
+    assert_eq!(weights, Weights::new(expected.into()));
+}
+
+#[test]
+fn annotations_that_make_no_sense_count_for_nothing() {
+    let not_a_weight = |entry: &str| {
+        format!(
+            "metadata.annotations[shunt.dev/weights]: {entry:?} is not KEY=WEIGHT, with an address, pod:NAME, \
+             node:NAME or zone:NAME, and a weight of 0 to 1000"
+        )
+    };
+    let check = |annotations: &str, expected: &str| {
+        let (service, ignored) = annotated(annotations);
+        assert_eq!(ignored, [expected], "{annotations}");
+        assert_eq!(service.balancing, Balancing::default());
+    };
+    check(
+        "shunt.dev/load-balancer-mode: DSR",
+        "metadata.annotations[shunt.dev/load-balancer-mode]: \"DSR\" is none of snat, dsr and hybrid",
+    );
+    check(
+        "shunt.dev/algorithm: ''",
+        "metadata.annotations[shunt.dev/algorithm]: \"\" is none of random and maglev",
+    );
+    for entry in ["10.0.0.1", "10.0.0.1=1001", "10.0.0.1=-1", "web-0=1", "pod:=1", "rack:a=1", "=1"] {
+        check(&format!("shunt.dev/weights: '10.0.0.9=2,{entry}'"), &not_a_weight(entry));
+    }
+    check(
+        "shunt.dev/weights: 'node:a=1,node:b=1,node:a=2'",
+        "metadata.annotations[shunt.dev/weights]: node:a is used twice",
+    );
+    let (service, ignored) = annotated("shunt.dev/algorithm: best, shunt.dev/load-balancer-mode: dsr");
+    assert_eq!((service.balancing.mode, ignored.len()), (Some(Mode::Dsr), 1));
+}
+
+#[test]
+fn what_weights_go_by() {
+    let text = slice_yaml(
+        "addressType: IPv4
+endpoints:
+- {addresses: [10.0.0.1], zone: za, targetRef: {kind: Pod, name: web-0, namespace: ns}}
+- {addresses: [10.0.0.2], targetRef: {kind: Node, name: n1}}",
+    );
+    let Ok(Change::Slice(plain)) = convert(&text) else { panic!("{text}") };
+    let names = |i: usize| (plain.endpoints[i].pod.as_deref(), plain.endpoints[i].zone.as_deref());
+    assert_eq!((names(0), names(1)), ((Some("web-0"), Some("za")), (None, None)));
+    assert_eq!(plain.weights, None);
+    for (weights, expected, ignored) in
+        [("'pod:web-0=3'", Some(Weights::new(vec![(WeightKey::Pod("web-0".into()), 3)])), 0), ("x", None, 1)]
+    {
+        let text =
+            text.replace("  labels:", &format!("  annotations: {{shunt.dev/weights: {weights}}}\n  labels:"));
+        let found = manifests::parse(&text, manifests::Format::Yaml).unwrap().remove(0);
+        let Ok(Change::Slice(slice)) = found.change else { panic!("{text}") };
+        assert_eq!((slice.weights, found.ignored.len()), (expected, ignored));
+    }
 }
 
 #[test]

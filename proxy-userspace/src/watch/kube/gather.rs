@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::super::{
     Batch, WatchMetrics,
-    convert::{self, Convert, Kind, ObjectKey, Rejected},
+    convert::{Convert, Found, Kind, ObjectKey},
 };
 use crate::model::{Change, ObjectName};
 
@@ -19,8 +19,8 @@ use crate::model::{Change, ObjectName};
 pub(super) enum Signal {
     /// A list begins.
     ListBegins(Kind),
-    /// An object exists; it may be refused.
-    Object(ObjectKey, Result<Change, Rejected>),
+    /// An object exists; it may be refused, or taken without what is ignored of it.
+    Object(Box<Found>),
     /// An object is gone.
     Gone(ObjectKey),
     /// The list is complete.
@@ -34,7 +34,7 @@ impl Signal {
     pub(super) fn of<K: Convert>(event: Event<K>) -> Self {
         match event {
             Event::Init => Signal::ListBegins(K::KIND),
-            Event::InitApply(object) | Event::Apply(object) => Signal::Object(object.key(), object.convert()),
+            Event::InitApply(object) | Event::Apply(object) => Signal::Object(Box::new(Found::of(&object))),
             Event::Delete(object) => Signal::Gone(object.key()),
             Event::InitDone => Signal::ListEnds(K::KIND),
         }
@@ -94,7 +94,7 @@ impl Gather {
         match signal {
             // A list that breaks off begins anew; what it had so far does not count.
             Signal::ListBegins(kind) => self.known(kind).in_list = Some(HashSet::new()),
-            Signal::Object(key, change) => self.object(key, change),
+            Signal::Object(found) => self.object(*found),
             Signal::Gone(key) => {
                 if self.known(key.kind).names.remove(&key.name) {
                     self.changes.push(key.gone());
@@ -105,17 +105,16 @@ impl Gather {
         }
     }
 
-    fn object(&mut self, key: ObjectKey, change: Result<Change, Rejected>) {
+    fn object(&mut self, found: Found) {
+        found.report(&self.metrics);
+        let Found { key, change, .. } = found;
         let known = self.known(key.kind);
         if let Some(in_list) = &mut known.in_list {
             in_list.insert(key.name.clone());
         }
-        match change {
-            Ok(change) => {
-                known.names.insert(key.name);
-                self.changes.push(change);
-            }
-            Err(reason) => convert::report(&key, &reason, &self.metrics),
+        if let Ok(change) = change {
+            known.names.insert(key.name);
+            self.changes.push(change);
         }
     }
 
@@ -145,7 +144,7 @@ impl Gather {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Node;
+    use crate::{model::Node, watch::convert::Rejected};
 
     fn slice_key(name: &str) -> ObjectKey {
         ObjectKey { kind: Kind::EndpointSlice, name: ObjectName::new("ns", name) }
@@ -154,12 +153,13 @@ mod tests {
     /// A node stands for any object: it is the smallest.
     fn node(name: &str) -> Signal {
         let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
-        Signal::Object(key, Ok(Change::Node(Node { name: name.into(), ..Node::default() })))
+        let change = Ok(Change::Node(Node { name: name.into(), ..Node::default() }));
+        Signal::Object(Box::new(Found { key, change, ignored: Vec::new() }))
     }
 
     fn refused(name: &str) -> Signal {
         let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
-        Signal::Object(key, Err(Rejected::NoSpec))
+        Signal::Object(Box::new(Found { key, change: Err(Rejected::NoSpec), ignored: Vec::new() }))
     }
 
     fn listed() -> Gather {

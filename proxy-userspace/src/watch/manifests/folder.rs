@@ -12,8 +12,11 @@ use std::{
 use tracing::{info, warn};
 
 use super::{
-    super::{WatchMetrics, convert, convert::Kind, convert::ObjectKey},
-    parse::{self, FileError, Format, Found},
+    super::{
+        WatchMetrics,
+        convert::{Found, Kind, ObjectKey},
+    },
+    parse::{self, FileError, Format},
 };
 use crate::model::Change;
 
@@ -113,9 +116,7 @@ impl Folder {
         match self.read_objects(&path, format) {
             Ok(objects) => {
                 for found in &objects {
-                    if let Err(reason) = &found.change {
-                        convert::report(&found.key, reason, &self.metrics);
-                    }
+                    found.report(&self.metrics);
                 }
                 self.files.insert(path, File { stamp, objects });
             }

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use self::{events::Events, folder::Folder};
 use super::{BATCHES_AHEAD, Batch, Batches, WatchMetrics};
 
-pub use parse::{FileError, Format, Found, parse};
+pub use parse::{FileError, Format, parse};
 
 /// Silence after which a burst of events counts as over.
 const QUIET: Duration = Duration::from_millis(50);

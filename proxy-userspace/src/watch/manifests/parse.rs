@@ -12,17 +12,8 @@ use serde_json::Value;
 use thiserror::Error;
 use tracing::debug;
 
-use super::super::convert::{Convert, ObjectKey, Rejected};
-use crate::model::{Change, ObjectName};
-
-/// An object of a kind that matters here.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// Its name among all objects.
-    pub key: ObjectKey,
-    /// What it says, or why it is refused.
-    pub change: Result<Change, Rejected>,
-}
+use super::super::convert::{Convert, Found, ObjectKey, Rejected};
+use crate::model::ObjectName;
 
 /// Why a file could not be read to its end. What it said before stays in force.
 #[derive(Debug, Error)]
@@ -147,10 +138,10 @@ fn object(
 fn decode<K: Convert + DeserializeOwned>(value: Value) -> Found {
     let key = key::<K>(&value);
     match serde_path_to_error::deserialize::<_, K>(value) {
-        Ok(object) => Found { key: object.key(), change: object.convert() },
+        Ok(object) => Found::of(&object),
         Err(error) => {
             let (field, reason) = (error.path().to_string(), error.inner().to_string());
-            Found { key, change: Err(Rejected::Malformed { field, reason }) }
+            Found { key, change: Err(Rejected::Malformed { field, reason }), ignored: Vec::new() }
         }
     }
 }
