@@ -36,6 +36,8 @@ tails! {
     OutIcmp = 1, "shunt_out_icmp", "shunt_out_icmp_l3";
     /// A packet inside another that enters the host's stack.
     InDsr = 4, "shunt_in_dsr", "shunt_in_dsr_l3";
+    /// What was inside another packet.
+    In = 5, "shunt_in", "shunt_in_l3";
 }
 
 impl Tail {

@@ -1,23 +1,24 @@
-//! Packets inside others, at the node of their backend.
+//! Packets inside others, at the node of their backend: they are taken out, and the ingress
+//! program goes on with them as with any packet of a connection it knows.
 
 use proxy_common::{
     DropReason, Tuple,
     maps::{
         conntrack::{INGRESS, Role},
         frontends::FrontendKey,
+        tails::Tail,
     },
-    packet::{Parsed, Transport, bounded, parse},
+    packet::{Parsed, Transport, parse},
 };
 
-use super::{Family, Verdict};
+use super::{Family, Verdict, go_on_in};
 use crate::{
     maps,
     packet::{Inner, Packet},
     stage::{
-        conntrack, decap, nat,
+        conntrack, decap,
         output::{self, How, Output},
         route::{self, Answer},
-        select::Refusal,
     },
 };
 
@@ -32,77 +33,57 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     }
     let inner = Inner::<P, A>::of(packet);
     let Some(transport) = A::transport(&inner) else { return Output::CONTINUE.into() };
-    let taken = if transport.is_fragment() || transport.proto == A::ICMP {
-        recirculate(packet, &inner, transport, &outer.dst)
-    } else {
-        deliver(packet, &inner, transport, &outer.dst)
-    };
-    taken.unwrap_or_else(|refusal| Verdict { output: Output::DROP, refused: Some(refusal.reason) })
+    let client = transport.src;
+    match admit(&inner, transport, &outer.dst)
+        .and_then(|ours| if ours { packet.decapsulate(A::HEADER_LEN).map(|()| true) } else { Ok(false) })
+    {
+        Ok(true) => go_on(packet, &client),
+        Ok(false) => Output::CONTINUE.into(),
+        Err(reason) => Verdict { output: Output::DROP, refused: Some(reason) },
+    }
 }
 
-/// Takes out a whole packet and sends it up as one from the client to the backend.
+/// True if the inner packet is ours; its connection is then known.
 #[inline(always)]
-fn deliver<P: Packet, A: Family>(
-    packet: &P,
+fn admit<P: Packet, A: Family>(
     inner: &Inner<P, A>,
     transport: Transport<A>,
     backend: &A,
-) -> Result<Verdict, Refusal> {
-    let Some(mut parsed) = parse(inner, transport) else { return Ok(Output::CONTINUE.into()) };
-    let Some(target) = connection(&parsed, backend)? else { return Ok(Output::CONTINUE.into()) };
-    packet.decapsulate(A::HEADER_LEN)?;
-    parsed.transport.offset = bounded(parsed.transport.offset - A::HEADER_LEN as usize);
-    nat::rewrite(packet, &parsed, &target)?;
-    Ok(where_from_client(packet, &target)?.into())
+) -> Result<bool, DropReason> {
+    if transport.fragment_offset == 0 && transport.proto != A::ICMP {
+        return parse(inner, transport).map_or(Ok(false), |parsed| connect(&parsed, backend));
+    }
+    // It has no ports of its own. Whether it belongs to a connection is found out further on.
+    let address = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
+    Ok(maps::frontend(&address).is_some())
 }
 
-/// What becomes of the inner packet, in a connection that is known or begins.
+/// Opens the connection unless it is known; false if it would not be ours.
 #[inline(always)]
-fn connection<A: Family>(parsed: &Parsed<A>, backend: &A) -> Result<Option<Tuple<A>>, Refusal> {
-    if let Some(row) = conntrack::find(parsed, INGRESS)
-        && row.role == Role::DNAT.0
-    {
-        return Ok(Some(row.target(parsed.tuple.proto)));
+fn connect<A: Family>(parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReason> {
+    if conntrack::find(parsed, INGRESS).is_some_and(|row| row.role == Role::DNAT.0) {
+        return Ok(true);
     }
     // A tunnel of somebody else.
-    let Some(frontend) = decap::frontend(&parsed.tuple) else { return Ok(None) };
+    let Some(frontend) = decap::frontend(&parsed.tuple) else { return Ok(false) };
     let choice = decap::select(frontend, &parsed.tuple, backend)?;
-    Ok(Some(conntrack::create(parsed, frontend.service, &choice)?))
+    conntrack::create(parsed, frontend.service, &choice)?;
+    Ok(true)
 }
 
-/// Takes out what the ingress program has other programs for, and has it come in anew.
+/// Has the ingress program take the inner packet. One that came by an overlay would be taken
+/// for a forgery where the way to the client is another: it enters where the client's own
+/// packets would.
 #[inline(always)]
-fn recirculate<P: Packet, A: Family>(
-    packet: &P,
-    inner: &Inner<P, A>,
-    transport: Transport<A>,
-    backend: &A,
-) -> Result<Verdict, Refusal> {
-    let ours = if transport.proto != A::ICMP && transport.fragment_offset == 0 {
-        match parse(inner, transport) {
-            Some(parsed) => connection(&parsed, backend)?.is_some(),
-            None => false,
-        }
-    } else {
-        let address = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
-        maps::frontend(&address).is_some()
-    };
-    if !ours {
-        return Ok(Output::CONTINUE.into());
-    }
-    packet.decapsulate(A::HEADER_LEN)?;
-    Ok(Output::by(How::Receive, packet.ifindex()).into())
-}
-
-/// A client's packet that came by an overlay would be taken for a forgery where the way to
-/// the client is another: it enters where the client's own packets would.
-#[inline(always)]
-fn where_from_client<P: Packet, A: Family>(packet: &P, target: &Tuple<A>) -> Result<Output, DropReason> {
-    let way = route::find(packet, &target.reversed(), 0);
+fn go_on<P: Packet, A: Family>(packet: &P, client: &A) -> Verdict {
+    let back = Tuple { src: A::default(), dst: *client, sport: 0, dport: 0, proto: A::ENCAPSULATED };
+    let way = route::find(packet, &back, 0);
     let known = way.answer == Answer::Reachable || way.answer == Answer::Unresolved;
     if !known || way.ifindex == packet.ifindex() || P::L2_LEN == 0 {
-        return Ok(Output::CONTINUE);
+        return go_on_in(packet, Tail::In);
     }
-    output::address_to(packet, way.ifindex)?;
-    Ok(Output::by(How::Receive, way.ifindex))
+    match output::address_to(packet, way.ifindex) {
+        Ok(()) => Output::by(How::Receive, way.ifindex).into(),
+        Err(reason) => Verdict { output: Output::DROP, refused: Some(reason) },
+    }
 }

@@ -16,7 +16,7 @@ use proxy_common::{
     },
 };
 
-use super::select::{Choice, Refusal};
+use super::select::Choice;
 use crate::maps::{self, Tables};
 
 /// Slots looked through for the backend. A lookup table has each of its backends many
@@ -37,16 +37,15 @@ pub fn frontend<A: Tables>(inner: &Tuple<A>) -> Option<&'static Frontend> {
 
 /// The backend at `addr`, if `inner` may reach it through `frontend`.
 #[inline(always)]
-pub fn select<A: Tables>(frontend: &Frontend, inner: &Tuple<A>, addr: &A) -> Result<Choice<A>, Refusal> {
-    let unknown = || Refusal::from(DropReason::UnknownDsrBackend);
+pub fn select<A: Tables>(frontend: &Frontend, inner: &Tuple<A>, addr: &A) -> Result<Choice<A>, DropReason> {
     if !ClientRule::of(frontend.rules, ClientClass::External).has(ClientRule::DSR) {
-        return Err(unknown());
+        return Err(DropReason::UnknownDsrBackend);
     }
     if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &inner.src) {
-        return Err(DropReason::SourceNotAllowed.into());
+        return Err(DropReason::SourceNotAllowed);
     }
     let id = find(frontend.local, addr);
-    let backend = maps::backend::<A>(id).ok_or_else(unknown)?;
+    let backend = maps::backend::<A>(id).ok_or(DropReason::UnknownDsrBackend)?;
     Ok(Choice { id, backend, snat: false, dsr: false })
 }
 

@@ -1,5 +1,7 @@
 //! The eBPF object: maps created or adopted, programs loaded.
 
+use std::collections::BTreeSet;
+
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, MapInfo},
@@ -114,7 +116,9 @@ pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Resul
     }
     check_pins(pins, capacities)?;
     let mut ebpf = loader.load(OBJECT)?;
-    for name in CLASSIFIERS.into_iter().chain(tails::programs().map(|(_, name)| name)) {
+    let classifiers: BTreeSet<_> =
+        CLASSIFIERS.into_iter().chain(tails::programs().map(|(_, name)| name)).collect();
+    for name in classifiers {
         let program = program::<SchedClassifier>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
