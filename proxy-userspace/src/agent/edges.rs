@@ -3,12 +3,16 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Result;
+use proxy_common::maps::devices::Device;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::{
     config::{Config, InterfacePatterns, interfaces::InterfaceKind},
-    kernel::{Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, Netlink, Override},
+    kernel::{
+        Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, Netlink, Override, XdpMode,
+        XdpPolicy, XdpStatus,
+    },
     model::{DetectLocal, SocketLb},
 };
 
@@ -18,6 +22,8 @@ pub(super) struct Edges {
     /// Devices that refused the programs, to say so once.
     failed: BTreeSet<u32>,
     devices_failed: bool,
+    /// What became of XDP on the devices, as it was last told.
+    xdp: Vec<XdpStatus>,
 }
 
 /// What the configuration says about devices.
@@ -39,7 +45,7 @@ impl Edges {
             loopback: config.model.socket_lb == SocketLb::Off
                 || config.model.node_port_addresses.loopback().next().is_some(),
         };
-        Self { policy, failed: BTreeSet::new(), devices_failed: false }
+        Self { policy, failed: BTreeSet::new(), devices_failed: false, xdp: Vec::new() }
     }
 
     /// Describes the devices to the programs and attaches those to the edges. What fails
@@ -51,17 +57,48 @@ impl Edges {
         host: &Host,
         node_addresses: &[IpAddr],
     ) {
-        // Rows first: a program must know its device before it sees packets.
-        match maps.replace_devices(&host.devices(node_addresses, &self.policy)) {
-            Ok(()) => self.devices_failed = false,
-            Err(error) if std::mem::replace(&mut self.devices_failed, true) => {
-                debug!(%error, "cannot describe the devices");
-            }
-            Err(error) => warn!(%error, "cannot describe the devices; trying again"),
-        }
-        for change in datapath.follow(&host.edges(node_addresses, &self.policy)) {
+        let edges = host.edges(node_addresses, &self.policy);
+        let plan = host.xdp_plan(&edges, &self.policy);
+        let rows = |policy: &Policy, transmitters| host.devices(node_addresses, policy, transmitters);
+        // Rows first: a program must know its device before it sees packets, and no frame may be
+        // redirected to a device that loses its program.
+        let mut transmitters = datapath.xdp_transmitters();
+        transmitters.retain(|ifindex| plan.carries(*ifindex));
+        let described = self.describe(maps, &rows(&self.policy, &transmitters));
+        for change in datapath.follow(&edges) {
             self.report(change);
         }
+        let statuses = datapath.follow_xdp(&plan);
+        let after = datapath.xdp_transmitters();
+        if described && after != transmitters {
+            self.describe(maps, &rows(&self.policy, &after));
+        }
+        self.report_xdp(maps, statuses);
+    }
+
+    fn describe(&mut self, maps: &mut KernelMaps, rows: &[(u32, Device)]) -> bool {
+        let result = maps.replace_devices(rows);
+        let failed_before = std::mem::replace(&mut self.devices_failed, result.is_err());
+        match result {
+            Ok(()) => return true,
+            Err(error) if failed_before => debug!(%error, "cannot describe the devices"),
+            Err(error) => warn!(%error, "cannot describe the devices; trying again"),
+        }
+        false
+    }
+
+    /// Says what is new, and leaves it where `shunt check` finds it.
+    fn report_xdp(&mut self, maps: &mut KernelMaps, statuses: Vec<XdpStatus>) {
+        if let Err(error) = maps.replace_xdp_status(&statuses) {
+            debug!(%error, "cannot note what became of XDP");
+        }
+        for status in &statuses {
+            let before = self.xdp.iter().find(|before| before.ifindex == status.ifindex);
+            if before != Some(status) && (before.is_some() || status.configured != XdpPolicy::Off) {
+                report_xdp(status);
+            }
+        }
+        self.xdp = statuses;
     }
 
     fn report(&mut self, change: EdgeChange) {
@@ -83,6 +120,16 @@ impl Edges {
                 }
             }
         }
+    }
+}
+
+fn report_xdp(status: &XdpStatus) {
+    let XdpStatus { interface, reason, .. } = status;
+    let (configured, mode) = (status.configured.name(), status.mode.name());
+    match (status.mode, status.configured) {
+        (XdpMode::None, XdpPolicy::Native) => warn!(interface, configured, mode, reason, "no XDP"),
+        (XdpMode::None, _) => info!(interface, configured, mode, reason, "no XDP"),
+        _ => info!(interface, configured, mode, reason, "XDP"),
     }
 }
 

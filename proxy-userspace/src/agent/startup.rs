@@ -9,10 +9,10 @@ use tokio::io::{Interest, unix::AsyncFd};
 use tracing::{info, warn};
 
 use crate::{
-    config::{Attach, Config, ConntrackTimeouts},
+    config::{Attach, Config, ConntrackTimeouts, Xdp},
     dataplane::Timeouts,
     health::Health,
-    kernel::{Datapath, Options, TcMode},
+    kernel::{Datapath, Options, TcMode, XdpPolicy},
     watch::{Batches, WatchMetrics, kube, manifests},
 };
 
@@ -77,6 +77,12 @@ pub(super) fn datapath(config: &Config) -> Result<Datapath> {
             Attach::Auto => TcMode::Auto,
             Attach::Tcx => TcMode::Tcx,
             Attach::Clsact => TcMode::Clsact,
+        },
+        xdp: match config.xdp {
+            Xdp::Off => XdpPolicy::Off,
+            Xdp::Auto => XdpPolicy::Auto,
+            Xdp::Native => XdpPolicy::Native,
+            Xdp::Generic => XdpPolicy::Generic,
         },
         log_level: config.logging.datapath_level.number(),
     };

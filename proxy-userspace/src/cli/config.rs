@@ -120,6 +120,7 @@ fn effective(config: &Config) -> Value {
             "algorithm": model.load_balancer.algorithm.name(),
         },
         "attach": config.attach,
+        "xdp": config.xdp,
         "healthzBindAddress": config.health,
         "bindAddressHardFail": config.bind_hard_fail,
         "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),

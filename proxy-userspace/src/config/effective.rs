@@ -42,6 +42,7 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         min_sync_period,
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
         attach: shunt.attach,
+        xdp: shunt.xdp,
         health: health(&kube_proxy.healthz_bind_address, overrides.healthz_bind_address.as_deref(), problems),
         bind_hard_fail: kube_proxy.bind_address_hard_fail,
         maps: shunt.maps,

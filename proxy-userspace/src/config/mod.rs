@@ -20,7 +20,7 @@ use std::{
 
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
-pub use shunt::{Attach, DatapathLevel, LogFormat, SocketLb};
+pub use shunt::{Attach, DatapathLevel, LogFormat, SocketLb, Xdp};
 
 /// The configuration the agent runs with.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Config {
     pub interfaces: InterfacePatterns,
     /// How programs are attached to interfaces.
     pub attach: Attach,
+    /// Whether drivers translate packets before the stack sees them.
+    pub xdp: Xdp,
     /// Where `/healthz` and `/livez` are served, if anywhere.
     pub health: Option<SocketAddr>,
     /// A port of the agent's own that is taken is fatal.

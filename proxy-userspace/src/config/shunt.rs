@@ -22,6 +22,8 @@ pub struct ShuntConfiguration {
     pub attach: Attach,
     /// How services are reached from outside, where they do not say so themselves.
     pub load_balancer: LoadBalancer,
+    /// Whether drivers translate packets before the stack sees them.
+    pub xdp: Xdp,
     /// `first-last`, the source ports of masqueraded connections.
     pub snat_port_range: String,
     /// Sizes of the eBPF maps.
@@ -42,6 +44,7 @@ impl Default for ShuntConfiguration {
             interfaces: Interfaces::default(),
             attach: Attach::default(),
             load_balancer: LoadBalancer::default(),
+            xdp: Xdp::default(),
             snat_port_range: "1024-29999".into(),
             maps: Capacities::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
@@ -136,6 +139,22 @@ pub enum Attach {
     Tcx,
     /// Filters of a clsact qdisc.
     Clsact,
+}
+
+/// Whether drivers translate packets before the stack sees them. What they forward passes by
+/// the host's firewall and by packet captures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Xdp {
+    /// They do not.
+    #[default]
+    Off,
+    /// Where the driver of a real device can.
+    Auto,
+    /// Where the driver can, on virtual cables too; a warning where it cannot.
+    Native,
+    /// By the stack where the driver cannot.
+    Generic,
 }
 
 /// Shell patterns of interface names. `ignore` wins, then the order of the fields.

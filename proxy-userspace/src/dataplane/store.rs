@@ -151,6 +151,8 @@ pub enum MapName {
     SocketLbExempt,
     /// `devices`.
     Devices,
+    /// `device_status`.
+    DeviceStatus,
 }
 
 impl MapName {
@@ -169,6 +171,7 @@ impl MapName {
             MapName::SocketFlows => "socket_flows",
             MapName::SocketLbExempt => "socket_lb_exempt",
             MapName::Devices => "devices",
+            MapName::DeviceStatus => "device_status",
         }
     }
 }

@@ -1,12 +1,16 @@
-//! bpf(2) calls that aya has no interface for: batches, and links of cgroups.
+//! bpf(2) calls that aya has no interface for: batches, test runs, and what it lacks for links.
+
+mod link;
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, BorrowedFd},
 };
 
 use aya::Pod;
-use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info};
+use aya_obj::generated::{bpf_attr, bpf_cmd};
+
+pub(super) use link::{link_cgroup, link_fd_by_id, link_open, link_pin, link_update, link_xdp, xdp_link};
 
 /// Rows per call; more brings no speed (measured: 256 equals 65536 within noise).
 const BATCH: usize = 256;
@@ -153,45 +157,6 @@ pub(super) fn test_run(
     let (retval, len, duration) = unsafe { (attr.test.retval, attr.test.data_size_out, attr.test.duration) };
     out.truncate(len as usize);
     Ok(Run { action: retval as i32, packet: out, nanoseconds: duration })
-}
-
-/// Puts `program` in the place of the one `link` attaches.
-///
-/// # Errors
-/// When the kernel refuses, for one because the cgroup is gone.
-pub(super) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    let mut attr = zeroed_attr();
-    attr.link_update.link_fd = link.as_raw_fd() as u32;
-    attr.link_update.__bindgen_anon_1.new_prog_fd = program.as_raw_fd() as u32;
-    bpf(bpf_cmd::BPF_LINK_UPDATE, &mut attr).map(drop)
-}
-
-/// Opens a link by its id.
-///
-/// # Errors
-/// When there is none.
-pub(super) fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
-    let mut attr = zeroed_attr();
-    attr.__bindgen_anon_6.__bindgen_anon_1.link_id = id;
-    let fd = bpf(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr)?;
-    // SAFETY: the kernel returned a descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
-/// The cgroup a link attaches to, 0 once it is gone.
-///
-/// # Errors
-/// When the kernel refuses.
-pub(super) fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: plain integers.
-    let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
-    let mut attr = zeroed_attr();
-    attr.info.bpf_fd = link.as_raw_fd() as u32;
-    attr.info.info_len = size_of::<bpf_link_info>() as u32;
-    attr.info.info = (&raw mut info) as u64;
-    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
-    // SAFETY: this is a cgroup link, for which the kernel fills the cgroup member.
-    Ok(unsafe { info.__bindgen_anon_1.cgroup.cgroup_id })
 }
 
 /// The kernel's id of an open cgroup directory: the inode number of cgroup v2.

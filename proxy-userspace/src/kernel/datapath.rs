@@ -10,17 +10,18 @@ use std::{
 
 use aya::{
     Ebpf,
-    programs::{Program, SchedClassifier},
+    programs::{Program, SchedClassifier, Xdp},
 };
 
 use super::{
     KernelError, KernelMaps, attach,
     attach::{Target, TcMode},
     bpf::{self, Run},
-    host::{Edge, EdgeKind, LOOPBACK},
+    host::{Edge, EdgeKind, LOOPBACK, XdpPlan},
     object::{self, Capacities},
     pins::Pins,
     pod_cgroups, sockets, tails,
+    xdp::{self, XdpPolicy, XdpStatus},
 };
 
 /// How the datapath is set up.
@@ -34,6 +35,8 @@ pub struct Options {
     pub capacities: Capacities,
     /// How programs are attached to devices.
     pub tc_mode: TcMode,
+    /// Whether drivers run a program of their own.
+    pub xdp: XdpPolicy,
     /// Log level of the programs: 0 is off and free.
     pub log_level: u8,
 }
@@ -44,6 +47,9 @@ pub struct Datapath {
     pins: Pins,
     options: Options,
     attached: BTreeMap<u32, Target>,
+    xdp: xdp::Programs,
+    /// Why the kernel does not have the program for drivers.
+    no_xdp: Option<String>,
 }
 
 /// What [`Datapath::follow`] did about one device.
@@ -68,7 +74,11 @@ impl Datapath {
         pins.create()?;
         let mut ebpf = object::load(&pins, &options.capacities, options.log_level)?;
         tails::fill(&mut ebpf, &pins)?;
-        Ok(Self { ebpf, pins, options, attached: BTreeMap::new() })
+        let no_xdp = match options.xdp {
+            XdpPolicy::Off => None,
+            _ => object::load_driver(&mut ebpf).err().map(|error| error.to_string()),
+        };
+        Ok(Self { ebpf, pins, options, attached: BTreeMap::new(), xdp: xdp::Programs::default(), no_xdp })
     }
 
     /// The maps, open for writing.
@@ -186,6 +196,29 @@ impl Datapath {
         changes
     }
 
+    /// Makes the devices of `plan` those whose drivers run the XDP program. What became of
+    /// every device.
+    pub fn follow_xdp(&mut self, plan: &XdpPlan) -> Vec<XdpStatus> {
+        let program = match &self.no_xdp {
+            Some(reason) => Err(reason.as_str()),
+            None => Ok(()),
+        };
+        let program = program.and_then(|()| {
+            let program =
+                object::program::<Xdp>(&mut self.ebpf, object::DRIVER).map_err(|_| "there is no program")?;
+            let (fd, info) = (program.fd(), program.info());
+            fd.ok().zip(info.ok()).ok_or("the program is not loaded")
+        });
+        let program = program.as_ref().map_err(|reason| *reason);
+        let program = program.map(|(fd, info)| xdp::Program { fd: fd.as_fd(), id: info.id() });
+        self.xdp.follow(&self.pins, self.options.xdp, program, plan)
+    }
+
+    /// Devices that send what XDP on another device redirects to them.
+    pub fn xdp_transmitters(&self) -> BTreeSet<u32> {
+        self.xdp.transmitters()
+    }
+
     /// Those attached by this agent, and those an earlier one left pinned.
     fn detach_others(&mut self, wanted: &BTreeMap<u32, &Edge>) -> Vec<EdgeChange> {
         let mut changes = Vec::new();
@@ -227,6 +260,7 @@ pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String
     let pins = Pins::new(bpffs);
     let mut removed = Vec::new();
     for (ifindex, name) in links {
+        removed.extend(xdp::detach(&pins, *ifindex, name));
         removed.extend(attach::detach(&pins, *ifindex, name));
         if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
             accept_own_sources_on_loopback(false);

@@ -2,12 +2,16 @@
 //! devices are edges, and behind which address each masquerades. Pure: `netlink.rs` reads,
 //! `datapath.rs` acts.
 
+mod xdp;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
 use proxy_common::maps::devices::{Device, flags};
+
+pub use self::xdp::{Elsewhere, Served, XdpPlan, XdpTarget};
 
 use super::attach::Target;
 
@@ -53,6 +57,21 @@ pub struct Link {
     pub mac: [u8; 6],
     /// The device it is enslaved to.
     pub master: Option<u32>,
+    /// Largest packet it takes.
+    pub mtu: u32,
+    /// What it is of another device, if it is a VLAN device.
+    pub vlan: Option<Vlan>,
+}
+
+/// A VLAN device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// VLAN id.
+    pub id: u16,
+    /// The device under it; none if that is in another network namespace.
+    pub parent: Option<u32>,
+    /// Its tags are those of 802.1Q.
+    pub dot1q: bool,
 }
 
 /// What the kernel said at one moment.
@@ -178,12 +197,22 @@ impl Host {
     }
 
     /// The rows of the `devices` map: all devices, since a packet may be routed out by any.
-    pub fn devices(&self, node_addresses: &[IpAddr], policy: &impl DevicePolicy) -> Vec<(u32, Device)> {
+    /// `transmitters` send what XDP on another device redirects to them.
+    pub fn devices(
+        &self,
+        node_addresses: &[IpAddr],
+        policy: &impl DevicePolicy,
+        transmitters: &BTreeSet<u32>,
+    ) -> Vec<(u32, Device)> {
         let row = |link: &Link| {
             let master = link.master.and_then(|m| self.links.get(&m));
             let pods = policy.leads_to_pods(&link.name, master.map(|m| m.name.as_str()));
-            let mut device =
-                Device { mac: link.mac, flags: if pods { flags::POD } else { 0 }, ..Device::default() };
+            let mut device = Device { mac: link.mac, ..Device::default() };
+            device.flags |= if pods { flags::POD } else { 0 };
+            device.flags |= if transmitters.contains(&link.ifindex) { flags::XDP_XMIT } else { 0 };
+            if let Some(Vlan { id, parent: Some(parent), dot1q: true }) = link.vlan {
+                (device.vlan, device.parent) = (id, parent);
+            }
             if let Some(IpAddr::V4(addr)) = self.snat_address(link, node_addresses, IpAddr::is_ipv4) {
                 device.snat_v4 = addr.into();
             }

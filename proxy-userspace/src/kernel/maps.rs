@@ -5,13 +5,16 @@ use std::{
     io,
 };
 
-use aya::maps::{Map, MapData};
+use aya::{
+    Pod,
+    maps::{Map, MapData},
+};
 use proxy_common::{
     addr::{Ip4, Ip6},
-    maps::{devices::Device, services::ServiceRow, settings::Settings},
+    maps::{device_status::DeviceStatus, devices::Device, services::ServiceRow, settings::Settings},
 };
 
-use super::{error::KernelError, family::KernelFamily, hash::HashTable, object, pins::Pins};
+use super::{error::KernelError, family::KernelFamily, hash::HashTable, object, pins::Pins, xdp::XdpStatus};
 use crate::dataplane::{MapError, MapName, MapStore};
 
 /// All pinned maps, open for writing.
@@ -21,6 +24,7 @@ pub struct KernelMaps {
     services: HashTable,
     settings: aya::maps::Array<MapData, Settings>,
     devices: HashTable,
+    device_status: HashTable,
     socket_lb_exempt: HashTable,
 }
 
@@ -38,6 +42,7 @@ impl KernelMaps {
             services: HashTable::open(pins, "services", MapName::Services)?,
             settings,
             devices: HashTable::open(pins, "devices", MapName::Devices)?,
+            device_status: HashTable::open(pins, "device_status", MapName::DeviceStatus)?,
             socket_lb_exempt: HashTable::open(pins, "socket_lb_exempt", MapName::SocketLbExempt)?,
         })
     }
@@ -47,13 +52,16 @@ impl KernelMaps {
     /// # Errors
     /// When a row cannot be read or written.
     pub fn replace_devices(&mut self, rows: &[(u32, Device)]) -> Result<(), MapError> {
-        let held: HashMap<u32, Device> = self.devices.rows()?.into_iter().collect();
-        let wanted: HashMap<u32, Device> = rows.iter().copied().collect();
-        let changed: Vec<_> =
-            wanted.iter().filter(|(k, v)| held.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect();
-        let gone: Vec<_> = held.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
-        self.devices.put(&changed)?;
-        self.devices.delete(&gone)
+        replace(&mut self.devices, rows)
+    }
+
+    /// Makes `device_status` hold exactly these.
+    ///
+    /// # Errors
+    /// When a row cannot be read or written.
+    pub fn replace_xdp_status(&mut self, statuses: &[XdpStatus]) -> Result<(), MapError> {
+        let rows: Vec<(u32, DeviceStatus)> = statuses.iter().map(XdpStatus::row).collect();
+        replace(&mut self.device_status, &rows)
     }
 
     /// Makes `socket_lb_exempt` hold exactly these cgroups. True if it did not before.
@@ -105,6 +113,16 @@ impl MapStore for KernelMaps {
     fn put_settings(&mut self, settings: &Settings) -> Result<(), MapError> {
         self.settings.set(0, settings, 0).map_err(settings_error("write"))
     }
+}
+
+fn replace<V: Pod + PartialEq>(table: &mut HashTable, rows: &[(u32, V)]) -> Result<(), MapError> {
+    let held: HashMap<u32, V> = table.rows()?.into_iter().collect();
+    let wanted: HashMap<u32, V> = rows.iter().copied().collect();
+    let changed: Vec<_> =
+        wanted.iter().filter(|(k, v)| held.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect();
+    let gone: Vec<_> = held.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
+    table.put(&changed)?;
+    table.delete(&gone)
 }
 
 fn settings_error(verb: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {

@@ -6,6 +6,7 @@ mod attach;
 mod bpf;
 mod datapath;
 mod error;
+mod ethtool;
 mod family;
 mod hash;
 mod host;
@@ -13,6 +14,7 @@ mod maps;
 mod mmap;
 mod namespaces;
 mod netlink;
+mod netlink_socket;
 mod object;
 mod pinned;
 mod pins;
@@ -20,16 +22,20 @@ mod pod_cgroups;
 mod sock_diag;
 mod sockets;
 mod tails;
+mod xdp;
 
 pub use attach::{Target, TcMode};
 pub use bpf::Run;
 pub use datapath::{Datapath, EdgeChange, Options, cleanup};
 pub use error::KernelError;
 pub use family::{KernelAddr, KernelFamily};
-pub use host::{DevicePolicy, Edge, EdgeKind, Host, Link, LinkKind, Override};
+pub use host::{
+    DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,
+};
 pub use maps::KernelMaps;
 pub use netlink::Netlink;
 pub use object::Capacities;
 pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use sock_diag::KernelSockets;
+pub use xdp::{XdpMode, XdpPolicy, XdpStatus};

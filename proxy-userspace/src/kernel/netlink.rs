@@ -12,7 +12,9 @@ use rtnetlink::{
     packet_route::{
         RouteNetlinkMessage,
         address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
-        link::{InfoKind, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage},
+        link::{
+            InfoData, InfoKind, InfoVlan, LinkAttribute, LinkInfo, LinkLayerType, LinkMessage, VlanProtocol,
+        },
         route::{RouteAttribute, RouteMessage, RouteType},
     },
     sys::SocketAddr,
@@ -21,7 +23,7 @@ use tokio::time::timeout;
 
 use super::{
     KernelError,
-    host::{Host, Link, LinkKind},
+    host::{Host, Link, LinkKind, Vlan},
 };
 
 /// A burst of changes, such as a pod's start, is read once it has been quiet for so long.
@@ -96,18 +98,25 @@ fn link(message: &LinkMessage) -> Link {
         ethernet: matches!(layer, LinkLayerType::Ether | LinkLayerType::Loopback),
         mac: [0; 6],
         master: None,
+        mtu: 0,
+        vlan: None,
     };
+    let mut below = None;
     let mut peer_elsewhere = false;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Address(mac) => link.mac = mac.as_slice().try_into().unwrap_or_default(),
             LinkAttribute::Controller(ifindex) => link.master = Some(*ifindex),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Link(ifindex) => below = Some(*ifindex),
             LinkAttribute::LinkNetNsId(_) => peer_elsewhere = true,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
-                    if let LinkInfo::Kind(kind) = info {
-                        link.kind = link_kind(kind);
+                    match info {
+                        LinkInfo::Kind(kind) => link.kind = link_kind(kind),
+                        LinkInfo::Data(InfoData::Vlan(facts)) => link.vlan = vlan(facts),
+                        _ => {}
                     }
                 }
             }
@@ -117,7 +126,16 @@ fn link(message: &LinkMessage) -> Link {
     if let LinkKind::Cable { peer_elsewhere: elsewhere } = &mut link.kind {
         *elsewhere = peer_elsewhere;
     }
+    if let Some(vlan) = &mut link.vlan {
+        vlan.parent = below.filter(|_| !peer_elsewhere);
+    }
     link
+}
+
+fn vlan(facts: &[InfoVlan]) -> Option<Vlan> {
+    let id = facts.iter().find_map(|fact| if let InfoVlan::Id(id) = fact { Some(*id) } else { None })?;
+    let dot1q = !facts.contains(&InfoVlan::Protocol(VlanProtocol::Ieee8021Ad));
+    Some(Vlan { id, parent: None, dot1q })
 }
 
 fn link_kind(kind: &InfoKind) -> LinkKind {

@@ -122,13 +122,21 @@ pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Resul
         let program = program::<SchedClassifier>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
-    let driver = program::<Xdp>(&mut ebpf, DRIVER)?;
-    driver.load().map_err(|source| KernelError::Program { name: DRIVER, source })?;
     for name in BIND_HOOKS.into_iter().chain(SOCKET_HOOKS) {
         let program = program::<CgroupSockAddr>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
     Ok(ebpf)
+}
+
+/// Loads the program for drivers. The node works without it, so a kernel that refuses it is
+/// no reason not to start.
+///
+/// # Errors
+/// When the verifier refuses it.
+pub(super) fn load_driver(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    let program = program::<Xdp>(ebpf, DRIVER)?;
+    program.load().map_err(|source| KernelError::Program { name: DRIVER, source })
 }
 
 /// The program called `name`, of the kind `P`.

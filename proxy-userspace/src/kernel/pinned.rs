@@ -11,6 +11,7 @@ use proxy_common::{
     maps::{
         backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
+        device_status::DeviceStatus,
         devices::Device,
         frontends::{Frontend, FrontendKey},
         services::ServiceRow,
@@ -18,7 +19,7 @@ use proxy_common::{
     },
 };
 
-use super::{bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins};
+use super::{XdpStatus, bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins};
 
 /// Rows of `conntrack`.
 pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;
@@ -104,6 +105,15 @@ impl PinnedMaps {
     /// Devices by interface index.
     pub fn devices(&self) -> Result<Vec<(u32, Device)>, KernelError> {
         self.rows("devices")
+    }
+
+    /// What became of XDP, by the agent's own record. `name` gives the name of a device.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn xdp_statuses(&self, name: impl Fn(u32) -> String) -> Result<Vec<XdpStatus>, KernelError> {
+        let rows: Vec<(u32, DeviceStatus)> = self.rows("device_status")?;
+        Ok(rows.iter().map(|(ifindex, row)| XdpStatus::read(*ifindex, name(*ifindex), row)).collect())
     }
 
     /// Refused packets and connections by reason, over all CPUs.

@@ -4,22 +4,16 @@
 
 use std::{collections::HashSet, io, net::SocketAddr, num::NonZeroI32};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkPayload};
 use netlink_packet_sock_diag::{
     AF_INET, AF_INET6, IPPROTO_UDP, SockDiagDestroy, SockDiagMessage,
     inet::{ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags},
 };
-use netlink_sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_SOCK_DIAG};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use tracing::warn;
 
-use super::namespaces;
+use super::{namespaces, netlink_socket::NetlinkSocket};
 use crate::dataplane::{Sockets, StaleSocket};
-
-/// The kernel sends no larger part of a dump at once.
-const RECEIVE_BUFFER: usize = 32 * 1024;
 
 /// The sockets of all network namespaces that can be entered.
 #[derive(Debug, Default)]
@@ -77,27 +71,21 @@ fn identity(id: &SocketId) -> StaleSocket {
     StaleSocket { cookie: u64::from(high) << 32 | u64::from(low), peer }
 }
 
-struct Netlink {
-    socket: Socket,
-    buffer: Vec<u8>,
-}
+struct Netlink(NetlinkSocket);
 
 impl Netlink {
     fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-        socket.bind_auto()?;
-        socket.connect(&NetlinkAddr::new(0, 0))?;
-        Ok(Self { socket, buffer: vec![0; RECEIVE_BUFFER] })
+        NetlinkSocket::open(NETLINK_SOCK_DIAG).map(Self)
     }
 
     /// All connected UDP sockets of a family.
     fn connected_udp(&mut self, family: u8) -> io::Result<Vec<InetResponseHeader>> {
         let all = if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() };
         let request = SockDiagMessage::InetRequest(request(family, all));
-        self.send(NLM_F_REQUEST | NLM_F_DUMP, request.into())?;
+        self.0.send(NLM_F_REQUEST | NLM_F_DUMP, request.into())?;
         let mut found = Vec::new();
         loop {
-            for payload in self.receive::<SockDiagMessage>()? {
+            for payload in self.0.receive::<SockDiagMessage>()? {
                 match payload {
                     NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
                         found.push(response.header);
@@ -115,9 +103,9 @@ impl Netlink {
     /// False if the socket was gone already.
     fn destroy(&mut self, socket: InetResponseHeader) -> io::Result<bool> {
         let request = SockDiagMessage::InetRequest(request(socket.family, socket.socket_id));
-        self.send(NLM_F_REQUEST | NLM_F_ACK, SockDiagDestroy::new(request).into())?;
+        self.0.send(NLM_F_REQUEST | NLM_F_ACK, SockDiagDestroy::new(request).into())?;
         loop {
-            for payload in self.receive::<SockDiagMessage>()? {
+            for payload in self.0.receive::<SockDiagMessage>()? {
                 match payload {
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
                     NetlinkPayload::Error(error) if is_absent(error.code) => return Ok(false),
@@ -126,30 +114,6 @@ impl Netlink {
                 }
             }
         }
-    }
-
-    fn send<T: NetlinkSerializable>(&self, flags: u16, payload: NetlinkPayload<T>) -> io::Result<()> {
-        let mut header = NetlinkHeader::default();
-        header.flags = flags;
-        let mut message = NetlinkMessage::new(header, payload);
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0).map(drop)
-    }
-
-    fn receive<T: NetlinkDeserializable>(&mut self) -> io::Result<Vec<NetlinkPayload<T>>> {
-        let len = self.socket.recv(&mut &mut self.buffer[..], 0)?;
-        let mut rest = self.buffer.get(..len).unwrap_or_default();
-        let mut payloads = Vec::new();
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<T>::deserialize(rest).map_err(io::Error::other)?;
-            // Messages begin at multiples of four bytes.
-            let taken = (message.header.length as usize).next_multiple_of(4).max(4);
-            rest = rest.get(taken..).unwrap_or_default();
-            payloads.push(message.payload);
-        }
-        Ok(payloads)
     }
 }
 

@@ -105,7 +105,7 @@ impl Bench {
             affinity: 256,
         };
         let options =
-            Options { bpffs: root.clone(), cgroup: None, capacities, tc_mode: TcMode::Auto, log_level: 0 };
+            Options { bpffs: root.clone(), cgroup: None, capacities, tc_mode: TcMode::Auto, xdp: XdpPolicy::Off, log_level: 0 };
         let datapath = Datapath::open(options).expect("the programs load");
         let maps = datapath.maps().expect("the maps open");
         let mut bench = Self { datapath, maps, pins: Pins::new(root), _bpffs: bpffs };

@@ -27,7 +27,10 @@ impl DevicePolicy for Policy {
 const CABLE: LinkKind = LinkKind::Cable { peer_elsewhere: true };
 
 fn link(ifindex: u32, name: &str, kind: LinkKind, master: Option<u32>) -> (u32, Link) {
-    (ifindex, Link { ifindex, name: name.into(), kind, ethernet: true, mac: [2; 6], master })
+    (
+        ifindex,
+        Link { ifindex, name: name.into(), kind, ethernet: true, mac: [2; 6], master, mtu: 1500, vlan: None },
+    )
 }
 
 fn addr(text: &str) -> IpAddr {
@@ -99,7 +102,8 @@ fn the_node_address_makes_an_uplink() {
 
 #[test]
 fn masquerade_addresses() {
-    let rows: BTreeMap<_, _> = host().devices(&[], &Policy::default()).into_iter().collect();
+    let rows: BTreeMap<_, _> =
+        host().devices(&[], &Policy::default(), &BTreeSet::new()).into_iter().collect();
     let v4 = |ifindex: u32| IpAddr::from(rows[&ifindex].snat_v4);
     assert_eq!(v4(2), addr("192.168.0.2"), "its own");
     assert_eq!(v4(4), addr("10.1.0.1"), "its bridge's");
@@ -111,6 +115,37 @@ fn masquerade_addresses() {
 #[test]
 fn pods_by_bridge() {
     let policy = Policy { pods_behind: Some("cni0"), ..Policy::default() };
-    let rows: BTreeMap<_, _> = host().devices(&[], &policy).into_iter().collect();
-    assert_eq!((rows[&4].flags, rows[&5].flags), (flags::POD, 0));
+    let rows: BTreeMap<_, _> = host().devices(&[], &policy, &BTreeSet::from([5])).into_iter().collect();
+    assert_eq!((rows[&4].flags, rows[&5].flags), (flags::POD, flags::XDP_XMIT));
+}
+
+/// VLAN device `id` on `parent`.
+fn vlan(ifindex: u32, name: &str, id: u16, parent: Option<u32>) -> (u32, Link) {
+    let (_, link) = link(ifindex, name, LinkKind::Vlan, None);
+    (ifindex, Link { vlan: Some(Vlan { id, parent, dot1q: true }), ..link })
+}
+
+#[test]
+fn xdp_goes_where_the_frames_come_in() {
+    let mut host = host();
+    host.links.extend([
+        link(20, "enp1", LinkKind::Physical, None),
+        vlan(21, "enp1.7", 7, Some(20)),
+        vlan(22, "enp1.7.8", 8, Some(21)),
+        vlan(23, "bond0.7", 7, Some(6)),
+        vlan(24, "far.7", 7, None),
+        vlan(25, "ignored0.7", 7, Some(9)),
+    ]);
+    let plan = host.xdp_plan(&host.edges(&[], &Policy::default()), &Policy::default());
+    let names: Vec<_> = plan.targets.iter().map(|t| (t.name.as_str(), t.cable)).collect();
+    assert_eq!(names, [("eth0", true), ("bond0", false), ("enp1", false)]);
+    let tagged: Vec<_> = plan.targets.iter().map(|t| t.tagged.join(" ")).collect();
+    assert_eq!(tagged, ["", "eth1", "enp1"], "a bond's ports see its tags");
+    let served: BTreeMap<_, _> = plan.others.iter().map(|o| (o.name.as_str(), &o.served)).collect();
+    assert_eq!((served["enp1.7"], served["bond0.7"]), (&Served::By(20), &Served::By(6)));
+    for name in ["enp1.7.8", "far.7", "ignored0.7"] {
+        assert!(matches!(served[name], Served::Not(_)), "{name}: {:?}", served[name]);
+    }
+    let rows: BTreeMap<_, _> = host.devices(&[], &Policy::default(), &BTreeSet::new()).into_iter().collect();
+    assert_eq!([21, 24, 20].map(|i| (rows[&i].vlan, rows[&i].parent)), [(7, 20), (0, 0), (0, 0)]);
 }

@@ -1,0 +1,127 @@
+//! Links: what ties a program to a cgroup or a device for as long as somebody holds it.
+
+use std::{
+    ffi::CString,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_link_info, bpf_link_type};
+
+use super::{bpf, zeroed_attr};
+
+/// Puts `program` in the place of the one `link` attaches.
+///
+/// # Errors
+/// When the kernel refuses, for one because the cgroup is gone.
+pub(in crate::kernel) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = zeroed_attr();
+    attr.link_update.link_fd = link.as_raw_fd() as u32;
+    attr.link_update.__bindgen_anon_1.new_prog_fd = program.as_raw_fd() as u32;
+    bpf(bpf_cmd::BPF_LINK_UPDATE, &mut attr).map(drop)
+}
+
+/// Opens a link by its id.
+///
+/// # Errors
+/// When there is none.
+pub(in crate::kernel) fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    attr.__bindgen_anon_6.__bindgen_anon_1.link_id = id;
+    owned(bpf(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr)?)
+}
+
+/// Opens a pinned link.
+///
+/// # Errors
+/// When there is none.
+pub(in crate::kernel) fn link_open(pin: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(pin)?;
+    let mut attr = zeroed_attr();
+    attr.__bindgen_anon_4.pathname = path.as_ptr() as u64;
+    owned(bpf(bpf_cmd::BPF_OBJ_GET, &mut attr)?)
+}
+
+/// Pins a link, which then lives on without us.
+///
+/// # Errors
+/// When something has that name already, or it is not on a BPF file system.
+pub(in crate::kernel) fn link_pin(link: BorrowedFd<'_>, pin: &Path) -> io::Result<()> {
+    let path = c_path(pin)?;
+    let mut attr = zeroed_attr();
+    attr.__bindgen_anon_4.pathname = path.as_ptr() as u64;
+    attr.__bindgen_anon_4.bpf_fd = link.as_raw_fd() as u32;
+    bpf(bpf_cmd::BPF_OBJ_PIN, &mut attr).map(drop)
+}
+
+/// Attaches an XDP program to a device that has none, until the link is closed. `flags` are
+/// `XDP_FLAGS_*` of linux/if_link.h. aya's own call takes `EINVAL` for a kernel without such
+/// links and goes on to attach without one.
+///
+/// # Errors
+/// When the kernel or the driver refuses.
+pub(in crate::kernel) fn xdp_link(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+    let mut attr = zeroed_attr();
+    attr.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+    attr.link_create.__bindgen_anon_2.target_ifindex = ifindex;
+    attr.link_create.attach_type = bpf_attach_type::BPF_XDP as u32;
+    attr.link_create.flags = flags;
+    owned(bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr)?)
+}
+
+/// What the kernel tells about a link to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kernel) struct LinkFacts {
+    /// The device, 0 once it is gone.
+    pub(in crate::kernel) ifindex: u32,
+    /// Id of the program.
+    pub(in crate::kernel) program: u32,
+}
+
+/// The device and the program of an XDP link; nothing if it is another kind of link.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(in crate::kernel) fn link_xdp(link: BorrowedFd<'_>) -> io::Result<Option<LinkFacts>> {
+    let info = info(link)?;
+    if info.type_ != bpf_link_type::BPF_LINK_TYPE_XDP as u32 {
+        return Ok(None);
+    }
+    // SAFETY: this is an XDP link, for which the kernel fills the xdp member.
+    let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
+    Ok(Some(LinkFacts { ifindex, program: info.prog_id }))
+}
+
+/// The cgroup a link attaches to, 0 once it is gone.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(in crate::kernel) fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
+    let info = info(link)?;
+    // SAFETY: this is a cgroup link, for which the kernel fills the cgroup member.
+    Ok(unsafe { info.__bindgen_anon_1.cgroup.cgroup_id })
+}
+
+fn info(link: BorrowedFd<'_>) -> io::Result<bpf_link_info> {
+    // SAFETY: plain integers.
+    let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
+    let mut attr = zeroed_attr();
+    attr.info.bpf_fd = link.as_raw_fd() as u32;
+    attr.info.info_len = size_of::<bpf_link_info>() as u32;
+    attr.info.info = (&raw mut info) as u64;
+    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
+    Ok(info)
+}
+
+fn owned(fd: i64) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel returned a descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}

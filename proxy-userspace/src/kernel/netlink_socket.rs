@@ -1,0 +1,62 @@
+//! A netlink socket for questions that are answered at once. Sends and receives messages;
+//! knows nothing of what they say.
+
+use std::io;
+
+use netlink_packet_core::{
+    NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+};
+use netlink_sys::{Socket, SocketAddr};
+
+/// The kernel sends no larger part of a dump at once, and no single answer of ours is larger.
+const RECEIVE_BUFFER: usize = 32 * 1024;
+
+/// A socket that is connected to the kernel, in the network namespace of its thread.
+pub(super) struct NetlinkSocket {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl NetlinkSocket {
+    /// Opens a socket for one of `netlink_sys::protocols`.
+    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, buffer: vec![0; RECEIVE_BUFFER] })
+    }
+
+    /// Has errors come with what the kernel says about them, after the header of the request.
+    pub(super) fn explain_errors(&self) -> io::Result<()> {
+        self.socket.set_cap_ack(true)?;
+        self.socket.set_ext_ack(true)
+    }
+
+    pub(super) fn send<T: NetlinkSerializable>(
+        &self,
+        flags: u16,
+        payload: NetlinkPayload<T>,
+    ) -> io::Result<()> {
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        let mut message = NetlinkMessage::new(header, payload);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0).map(drop)
+    }
+
+    pub(super) fn receive<T: NetlinkDeserializable>(&mut self) -> io::Result<Vec<NetlinkPayload<T>>> {
+        let len = self.socket.recv(&mut &mut self.buffer[..], 0)?;
+        let mut rest = self.buffer.get(..len).unwrap_or_default();
+        let mut payloads = Vec::new();
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<T>::deserialize(rest).map_err(io::Error::other)?;
+            // Messages begin at multiples of four bytes.
+            let taken = (message.header.length as usize).next_multiple_of(4).max(4);
+            rest = rest.get(taken..).unwrap_or_default();
+            payloads.push(message.payload);
+        }
+        Ok(payloads)
+    }
+}
