@@ -13,6 +13,7 @@ pub mod demo;
 pub mod manifests;
 pub mod mounts;
 pub mod netns;
+pub mod offload;
 pub mod probe;
 pub mod process;
 pub mod topology;

@@ -76,7 +76,10 @@ impl Datapath {
         tails::fill(&mut ebpf, &pins)?;
         let no_xdp = match options.xdp {
             XdpPolicy::Off => None,
-            _ => object::load_driver(&mut ebpf).err().map(|error| error.to_string()),
+            _ => object::load_driver(&mut ebpf).err().map(|error| {
+                tracing::warn!(%error, "XDP is not used");
+                "the kernel refuses the program; the agent's log has its words".to_owned()
+            }),
         };
         Ok(Self { ebpf, pins, options, attached: BTreeMap::new(), xdp: xdp::Programs::default(), no_xdp })
     }

@@ -18,6 +18,7 @@ use super::{Batch, NODE_V6};
 use crate::{
     agent::Agent,
     netns::Namespace,
+    offload,
     probe::{Dial, Forward, Outcome, Proto, Serve, Worker},
 };
 use anyhow::{Context, Result};
@@ -140,6 +141,16 @@ impl Cluster {
             .line("link set eth0 up")
             .as_str())?;
         self.lan.ip(&format!("link set {name} master lan up"))
+    }
+
+    /// Makes the links of all nodes behave as wires, for programs in their drivers' hook.
+    pub fn wire(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| offload::as_wire(&self.lan, &node.host.name, true))
+    }
+
+    /// The other end of a node's link.
+    pub fn far_end(&self, node: usize) -> (&Namespace, &str) {
+        (&self.lan, &self.nodes[node].host.name)
     }
 
     /// Starts all agents with these objects and waits until they have written everything.

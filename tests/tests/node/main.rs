@@ -12,3 +12,4 @@ mod services;
 mod stage;
 mod udp;
 mod world;
+mod xdp;

@@ -27,7 +27,7 @@ pub(crate) fn two_nodes_with_clsact() -> Result<Cluster> {
     configured(&shunt)
 }
 
-fn configured(shunt: &Value) -> Result<Cluster> {
+pub(crate) fn configured(shunt: &Value) -> Result<Cluster> {
     let mut cluster = Cluster::build(2, shunt)?;
     cluster.start(&manifests::two_nodes()?)?;
     Ok(cluster)

@@ -18,7 +18,9 @@ use proxy_common::{
 };
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore},
-    kernel::{Capacities, Datapath, KernelAddr, KernelMaps, Options, PinnedMaps, Pins, Run, TcMode},
+    kernel::{
+        Capacities, Datapath, KernelAddr, KernelMaps, Options, PinnedMaps, Pins, Run, TcMode, XdpPolicy,
+    },
 };
 use tests::mounts::BpfFs;
 
@@ -104,8 +106,14 @@ impl Bench {
             services: 64,
             affinity: 256,
         };
-        let options =
-            Options { bpffs: root.clone(), cgroup: None, capacities, tc_mode: TcMode::Auto, xdp: XdpPolicy::Off, log_level: 0 };
+        let options = Options {
+            bpffs: root.clone(),
+            cgroup: None,
+            capacities,
+            tc_mode: TcMode::Auto,
+            xdp: XdpPolicy::Native,
+            log_level: 0,
+        };
         let datapath = Datapath::open(options).expect("the programs load");
         let maps = datapath.maps().expect("the maps open");
         let mut bench = Self { datapath, maps, pins: Pins::new(root), _bpffs: bpffs };

@@ -1,0 +1,190 @@
+//! The program in the drivers' hook: on links that behave as wires, and on those that do not.
+
+use crate::world::{LINE, Open, answer, soon};
+use anyhow::{Context, Result, ensure};
+use proxy_userspace::kernel::{PinnedMaps, Pins, XdpMode, XdpStatus};
+use serde_json::Value;
+use tests::{
+    agent::{Agent, SocketLb},
+    manifests,
+    netns::Namespace,
+    offload,
+    probe::{Bulk, Outcome, Proto},
+    topology::cluster::{Cluster, Node, Origin::Client},
+};
+
+/// Node 2 passes these on to node 1, by the link they came in by.
+const THROUGH: [(Proto, &str); 4] = [
+    (LINE, "192.168.50.12:30190"),
+    (LINE, "[fd00:50::12]:30190"),
+    (Proto::Udp, "192.168.50.12:30153"),
+    (Proto::Udp, "[fd00:50::12]:30153"),
+];
+
+fn configuration(xdp: &str) -> Value {
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["xdp"] = xdp.into();
+    shunt
+}
+
+fn cluster(xdp: &str) -> Result<Cluster> {
+    let mut cluster = Cluster::build(2, &configuration(xdp))?;
+    cluster.wire()?;
+    cluster.start(&manifests::two_nodes()?)?;
+    Ok(cluster)
+}
+
+/// What became of the device called `interface`.
+fn status(node: &Node, interface: &str) -> Result<XdpStatus> {
+    let index = |name: &str| {
+        node.host.netns.run(|| nix::net::if_::if_nametoindex(name).with_context(|| name.to_owned()))
+    };
+    let ifindex = index(interface)?;
+    let statuses = PinnedMaps::open(Pins::new(node.agent.pins()))?.xdp_statuses(|_| String::new())?;
+    let found = statuses.into_iter().find(|status| status.ifindex == ifindex);
+    found.with_context(|| format!("nothing is told of {interface}"))
+}
+
+/// Waits until a device is as wanted, and returns why.
+fn wait_for(node: &Node, interface: &str, mode: XdpMode) -> Result<String> {
+    soon(|| {
+        let status = status(node, interface)?;
+        ensure!(status.mode == mode, "{status:?}");
+        Ok(status.reason)
+    })
+}
+
+/// Packets that the stack of the node has forwarded since this rule set was loaded.
+const FORWARDED: &str = "
+table inet seen {
+    counter forwarded {}
+    chain forward { type filter hook forward priority 0; meta l4proto { tcp, udp } counter name forwarded; }
+}
+";
+
+fn forwarded(node: &Namespace) -> Result<u64> {
+    let text = node.output("nft", &["list", "counter", "inet", "seen", "forwarded"])?;
+    let count = text.split_once("packets ").and_then(|(_, rest)| rest.split(' ').next());
+    Ok(count.with_context(|| text.clone())?.parse()?)
+}
+
+fn all_get_through(cluster: &Cluster) -> Result<()> {
+    for (proto, to) in THROUGH {
+        assert_eq!(answer(cluster, Client, proto, to)?.server, "pod1-1");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_driver_forwards_what_only_passes() -> Result<()> {
+    for (xdp, mode) in [("native", XdpMode::Native), ("off", XdpMode::None)] {
+        let cluster = cluster(xdp)?;
+        let node = &cluster.nodes[1];
+        assert_eq!(wait_for(node, "eth0", mode)?, "");
+        // The first packets may go up, for want of a neighbour's address.
+        all_get_through(&cluster)?;
+        node.host.netns.nft(FORWARDED)?;
+        for _ in 0..5 {
+            all_get_through(&cluster)?;
+        }
+        assert_eq!(forwarded(&node.host.netns)? == 0, mode == XdpMode::Native, "{xdp}");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_packet_is_lost_while_agents_come_and_go() -> Result<()> {
+    let mut cluster = cluster("native")?;
+    for (proto, to) in THROUGH {
+        if proto == LINE {
+            Open::new(&cluster, Client, to)?;
+        }
+    }
+    let to = "192.168.50.12:30153".parse()?;
+    for round in 0..3 {
+        let node = &mut cluster.nodes[1];
+        node.agent.stop()?;
+        node.agent.start(&node.host.netns)?;
+        // A datagram that is lost is not sent again.
+        let outcomes = cluster.dial(Client, Proto::Udp, to, 2_000)?;
+        let lost = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Answered(_))).count();
+        assert_eq!(lost, 0, "round {round}");
+        cluster.nodes[1].agent.wait_in_sync()?;
+        assert_eq!(status(&cluster.nodes[1], "eth0")?.mode, XdpMode::Native);
+    }
+    for to in ["192.168.50.12:30190", "[fd00:50::12]:30190"] {
+        Open::again(&cluster, Client, to).send(Bulk { up: 20_000, down: 20_000 })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_change_of_the_configuration_is_followed() -> Result<()> {
+    let mut cluster = cluster("native")?;
+    for (xdp, mode) in [
+        ("native", XdpMode::Native),
+        ("auto", XdpMode::None),
+        ("generic", XdpMode::Native),
+        ("off", XdpMode::None),
+    ] {
+        let node = &mut cluster.nodes[1];
+        node.agent.configure(&Value::Object(Default::default()), &configuration(xdp))?;
+        node.agent.stop()?;
+        node.agent.start(&node.host.netns)?;
+        node.agent.wait_in_sync()?;
+        wait_for(node, "eth0", mode).context(xdp)?;
+        let shown = node.host.netns.output("ip", &["link", "show", "eth0"])?;
+        assert_eq!(shown.contains("xdp"), mode == XdpMode::Native, "{xdp}: {shown}");
+        all_get_through(&cluster)?;
+    }
+    let node = &mut cluster.nodes[1];
+    node.agent.configure(&Value::Object(Default::default()), &configuration("native"))?;
+    node.agent.stop()?;
+    node.agent.start(&node.host.netns)?;
+    wait_for(node, "eth0", XdpMode::Native)?;
+    node.agent.stop()?;
+    node.agent.shunt(&node.host.netns, &["cleanup"])?;
+    assert!(!node.host.netns.output("ip", &["link", "show", "eth0"])?.contains("xdp"));
+    Ok(())
+}
+
+#[test]
+fn what_cannot_have_it_says_why_and_works_without() -> Result<()> {
+    let cluster = cluster("native")?;
+    let node = &cluster.nodes[0];
+    let (lan, far) = cluster.far_end(0);
+    // Nobody at the other end takes frames: the stack has to send them.
+    offload::as_wire(lan, far, false)?;
+    // A change the agent hears of.
+    node.host.netns.ip("link set eth0 mtu 1499\nlink set eth0 mtu 1500")?;
+    let reason = wait_for(node, "eth0", XdpMode::None)?;
+    assert!(reason.contains("other end"), "{reason}");
+    answer(&cluster, Client, LINE, "192.168.50.11:30190")?;
+    Ok(())
+}
+
+#[test]
+fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
+    let mut shunt = configuration("native");
+    shunt["interfaces"] = serde_json::json!({"node": ["x*"]});
+    let mut cluster = Cluster::build(1, &shunt)?;
+    cluster.wire()?;
+    let node = &cluster.nodes[0].host.netns;
+    node.ip(
+        "link add xbridge type bridge\nlink add xifb type ifb\nlink add xvxlan type vxlan id 7 dstport 4789\n\
+         link add link eth0 name xmacvlan type macvlan\nlink set xbridge up\nlink set xifb up",
+    )?;
+    cluster.start(&manifests::two_nodes()?)?;
+    let node = &cluster.nodes[0];
+    assert_eq!(wait_for(node, "eth0", XdpMode::Native)?, "");
+    for interface in ["xbridge", "xifb", "xvxlan", "xmacvlan"] {
+        let reason = wait_for(node, interface, XdpMode::None).with_context(|| interface.to_owned())?;
+        assert!(reason.contains("does not support XDP in native mode"), "{interface}: {reason}");
+    }
+    // It comes and goes.
+    node.host.netns.ip("link delete xifb")?;
+    soon(|| {
+        ensure!(status(node, "eth0").is_ok() && status(node, "xifb").is_err());
+        Ok(())
+    })
+}
