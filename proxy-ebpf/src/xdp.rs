@@ -1,18 +1,23 @@
 //! Entry point in the driver's hook of node edges.
 
 use aya_ebpf::{
+    Global,
     bindings::xdp_action::{XDP_ABORTED, XDP_PASS, XDP_TX},
     helpers::generated as helper,
     macros::xdp,
     programs::XdpContext,
 };
-use proxy_common::{DropReason, Ip4, Ip6, packet::Wire as _};
+use proxy_common::{DropReason, Ip4, Ip6, maps::devices::flags, packet::Wire as _};
 
 use crate::{
     maps,
     packet::{Frame, Framing, Packet as _, Tagged, Untagged},
     pipeline::driver::{Forwarded, forward},
 };
+
+/// XDP may be on virtual cables. Set when the program is loaded; zero costs nothing.
+#[unsafe(no_mangle)]
+static CABLES: Global<u8> = Global::new(0);
 
 /// EtherType of a VLAN tag (IEEE 802.1Q).
 const VLAN: u16 = 0x8100;
@@ -48,8 +53,13 @@ fn act(own: u32, forwarded: &Forwarded) -> u32 {
     }
     match forwarded.ifindex {
         0 => XDP_PASS,
-        ifindex if ifindex == own => XDP_TX,
+        ifindex if ifindex == own && !is_cable(own) => XDP_TX,
         // SAFETY: the helper only notes the device; the kernel checks it when the program has ended.
         ifindex => (unsafe { helper::bpf_redirect(ifindex, 0) }) as u32,
     }
+}
+
+#[inline(always)]
+fn is_cable(ifindex: u32) -> bool {
+    CABLES.load() != 0 && maps::device(ifindex).is_some_and(|device| device.flags & flags::CABLE != 0)
 }

@@ -30,6 +30,9 @@ pub mod flags {
     pub const POD: u32 = 1;
     /// The device sends frames that an XDP program on another device redirects to it.
     pub const XDP_XMIT: u32 = 2;
+    /// A virtual cable. Its driver wakes the other end for frames that are redirected to it, and
+    /// for those that an XDP program sends back only if the other end has such a program too.
+    pub const CABLE: u32 = 4;
 }
 
 assert_size!(Device = 36);

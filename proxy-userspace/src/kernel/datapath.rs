@@ -72,7 +72,7 @@ impl Datapath {
     pub fn open(options: Options) -> Result<Self, KernelError> {
         let pins = Pins::new(&options.bpffs);
         pins.create()?;
-        let mut ebpf = object::load(&pins, &options.capacities, options.log_level)?;
+        let mut ebpf = object::load(&pins, &options.capacities, options.log_level, options.xdp)?;
         tails::fill(&mut ebpf, &pins)?;
         let no_xdp = match options.xdp {
             XdpPolicy::Off => None,

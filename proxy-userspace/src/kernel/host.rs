@@ -209,6 +209,7 @@ impl Host {
             let pods = policy.leads_to_pods(&link.name, master.map(|m| m.name.as_str()));
             let mut device = Device { mac: link.mac, ..Device::default() };
             device.flags |= if pods { flags::POD } else { 0 };
+            device.flags |= if matches!(link.kind, LinkKind::Cable { .. }) { flags::CABLE } else { 0 };
             device.flags |= if transmitters.contains(&link.ifindex) { flags::XDP_XMIT } else { 0 };
             if let Some(Vlan { id, parent: Some(parent), dot1q: true }) = link.vlan {
                 (device.vlan, device.parent) = (id, parent);

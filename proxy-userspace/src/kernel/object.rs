@@ -11,7 +11,7 @@ use aya_log::EbpfLogger;
 use proxy_common::maps;
 use serde::{Deserialize, Serialize};
 
-use super::{error::KernelError, pins::Pins, tails};
+use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
 
@@ -105,9 +105,16 @@ const MAPS: &[MapSpec] = &[
 ///
 /// # Errors
 /// When a pinned map does not fit, or the kernel refuses a map or a program.
-pub(super) fn load(pins: &Pins, capacities: &Capacities, log_level: u8) -> Result<Ebpf, KernelError> {
+pub(super) fn load(
+    pins: &Pins,
+    capacities: &Capacities,
+    log_level: u8,
+    xdp: XdpPolicy,
+) -> Result<Ebpf, KernelError> {
     let mut loader = EbpfLoader::new();
+    let cables = u8::from(xdp.takes_cables());
     loader.override_global(aya_log::LEVEL, &log_level, true);
+    loader.override_global("CABLES", &cables, true);
     for &(name, pin, capacity) in MAPS {
         loader.map_pin_path(name, pins.map(pin));
         if let Some(capacity) = capacity {

@@ -25,6 +25,11 @@ pub enum XdpPolicy {
 }
 
 impl XdpPolicy {
+    /// Whether virtual cables are taken for wires.
+    pub(super) fn takes_cables(self) -> bool {
+        matches!(self, XdpPolicy::Native | XdpPolicy::Generic)
+    }
+
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {

@@ -206,6 +206,14 @@ impl Agent {
         })
     }
 
+    /// Whether the kernel holds what was last written to the manifests.
+    pub fn is_in_sync(&self) -> bool {
+        let wanted = self.written;
+        self.log.wait_for(Duration::ZERO, |line| {
+            line.message() == "in sync" && line.field("revision").as_u64() >= Some(wanted)
+        })
+    }
+
     /// Waits for the first sync after a change, and on until no more follow.
     fn wait_settled(&self) -> Result<()> {
         let is_first = self.changed_at == 0;

@@ -116,7 +116,10 @@ fn masquerade_addresses() {
 fn pods_by_bridge() {
     let policy = Policy { pods_behind: Some("cni0"), ..Policy::default() };
     let rows: BTreeMap<_, _> = host().devices(&[], &policy, &BTreeSet::from([5])).into_iter().collect();
-    assert_eq!((rows[&4].flags, rows[&5].flags), (flags::POD, flags::XDP_XMIT));
+    assert_eq!(
+        [4, 5, 6].map(|i| rows[&i].flags),
+        [flags::CABLE | flags::POD, flags::CABLE | flags::XDP_XMIT, 0]
+    );
 }
 
 /// VLAN device `id` on `parent`.

@@ -165,13 +165,13 @@ impl Attempt<'_> {
     }
 
     /// Why the driver is not even asked. What comes by a virtual cable was never on a wire:
-    /// its checksum may still have to be computed, which a program cannot see, and what the
-    /// program sends back arrives only where the other end has a program too, or GRO.
+    /// its checksum may still have to be computed, which a program cannot see, and what is
+    /// redirected to it arrives only where the other end has a program too, or GRO.
     fn bar(&mut self) -> Option<String> {
         if !self.target.cable {
             return None;
         }
-        if self.policy == XdpPolicy::Auto {
+        if !self.policy.takes_cables() {
             let hint = "a virtual cable, whose frames may lack checksums; xdp: native takes it as a wire";
             return Some(hint.into());
         }
@@ -272,10 +272,10 @@ fn pin(ifindex: u32) -> String {
 fn detach_others(pins: &Pins, wanted: &[XdpTarget]) {
     for pin in pins.links().unwrap_or_default() {
         let ifindex = pin.strip_prefix(PREFIX).and_then(|rest| rest.parse::<u32>().ok());
-        if ifindex.is_some_and(|ifindex| wanted.iter().all(|target| target.ifindex != ifindex)) {
-            if fs::remove_file(pins.link(&pin)).is_ok() {
-                tracing::info!(ifindex, "XDP detached");
-            }
+        if ifindex.is_some_and(|ifindex| wanted.iter().all(|target| target.ifindex != ifindex))
+            && fs::remove_file(pins.link(&pin)).is_ok()
+        {
+            tracing::info!(ifindex, "XDP detached");
         }
     }
 }
