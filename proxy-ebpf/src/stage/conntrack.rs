@@ -43,20 +43,23 @@ pub fn follow<A: Tables>(tuple: &Tuple<A>, hook: u8, tcp_flags: u8) -> Option<&'
     Some(entry)
 }
 
-/// True when a packet may not follow the row it matches: the row belongs to a connection
-/// that ended (a new one reuses the client's port), or to a UDP backend that is gone.
+/// True when a packet may not follow the row it matches: it opens a connection, and the row
+/// belongs to one that ended or whose backend is gone; or it is UDP, to a backend that is gone.
 #[inline(always)]
 fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
     match parsed.tuple.proto {
         proto::TCP => {
             let opens = parsed.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN;
-            opens && (closing(entry.tcp_flags) || reply_is_closing(entry, parsed))
+            opens && (closing(entry.tcp_flags) || backend_is_gone(entry) || reply_is_closing(entry, parsed))
         }
-        proto::UDP => {
-            maps::backend::<A>(entry.backend).is_none_or(|b| b.addr != entry.dst || b.port != entry.dport)
-        }
+        proto::UDP => backend_is_gone(entry),
         _ => false,
     }
+}
+
+#[inline(always)]
+fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
+    maps::backend::<A>(entry.backend).is_none_or(|b| b.addr != entry.dst || b.port != entry.dport)
 }
 
 #[inline(always)]

@@ -12,4 +12,5 @@ mod hostile;
 mod icmp_error;
 mod refuse;
 mod reply;
+mod reuse;
 mod verifier;
