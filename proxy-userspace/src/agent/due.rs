@@ -10,6 +10,10 @@ pub(super) const SWEEP: Duration = Duration::from_secs(10);
 /// Rows that changed may have left connections without a backend: a look comes soon.
 pub(super) const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
 
+/// For each second that a sweep took, seconds until the next one may begin: large tables are
+/// looked at less often, not with more of a processor.
+pub(super) const SWEEP_REST: u32 = 4;
+
 /// Pods that start while the API server is away have their link attached after this.
 const LISTS_PATIENCE: Duration = Duration::from_secs(15);
 

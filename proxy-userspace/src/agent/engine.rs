@@ -11,7 +11,7 @@ use std::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    dataplane::{Applied, MapError, MapStore, Reconciler, Repairs, Sockets, SweepError, Swept, Timeouts},
+    dataplane::{Applied, MapError, MapStore, Pressure, Reconciler, Repairs, Survey, Verdict},
     health,
     model::{self, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
     plan,
@@ -179,15 +179,14 @@ impl Engine {
         self.reconciler.full_sync(maps)
     }
 
-    /// Removes connections that are over or no longer allowed, sockets included.
-    pub(super) fn sweep(
-        &self,
-        maps: &mut impl MapStore,
-        sockets: &mut impl Sockets,
-        now: u64,
-        timeouts: &Timeouts,
-    ) -> Result<Swept, SweepError> {
-        self.reconciler.sweep(maps, sockets, now, timeouts)
+    /// Says which of the ways that flows go are no longer allowed.
+    pub(super) fn judge(&self, survey: &Survey) -> Verdict {
+        self.reconciler.judge(survey)
+    }
+
+    /// How near the datapath is to its limits.
+    pub(super) fn pressure(&self, maps: &mut impl MapStore, survey: &Survey) -> Pressure {
+        self.reconciler.pressure(maps, survey)
     }
 
     /// Says why writes failed: the first reasons, and how many there are.

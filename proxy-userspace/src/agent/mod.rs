@@ -11,7 +11,9 @@ mod edges;
 mod engine;
 mod exempt;
 mod metrics;
+mod pressure;
 mod startup;
+mod sweeper;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,17 +27,19 @@ use tracing::{debug, info, warn};
 
 use self::{
     backoff::Backoff,
-    due::{Due, SWEEP, SWEEP_AFTER_WRITES, at},
+    due::{Due, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
     edges::{Edges, follow_host},
     engine::{Engine, Synced},
     exempt::Exemptions,
+    pressure::PressureWatch,
+    sweeper::{Refused, Step, Sweeper},
 };
 use crate::{
     clock::monotonic_nanos,
     config::Config,
-    dataplane::{Reconciler, Swept, Timeouts},
+    dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
-    kernel::{Datapath, Host, KernelMaps, KernelSockets, Netlink},
+    kernel::{Datapath, Host, KernelMaps, Netlink, PinnedMaps, Pins},
     model::SocketLb,
     plan,
     watch::{Batch, Batches, WatchMetrics},
@@ -64,7 +68,8 @@ struct Agent {
     hosts: watch::Receiver<Host>,
     datapath: Datapath,
     maps: KernelMaps,
-    sockets: KernelSockets,
+    sweeper: Sweeper,
+    pressure: PressureWatch,
     edges: Edges,
     engine: Engine,
     health: Health,
@@ -87,9 +92,11 @@ impl Agent {
         startup::raise_descriptor_limit();
         let health = startup::health(config)?;
         let watch_metrics = Arc::new(WatchMetrics::default());
-        let batches = startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
+        let (batches, events) = startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
         let mut datapath = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
+        let pinned = PinnedMaps::open(Pins::new(&config.bpffs))?;
+        let sweeper = Sweeper::new(datapath.maps().context("cannot open the maps")?, pinned);
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
         let hosts = follow_host(Netlink::connect()?).await?;
         let host = plan::Host {
@@ -110,7 +117,8 @@ impl Agent {
             hosts,
             datapath,
             maps,
-            sockets: KernelSockets::default(),
+            sweeper,
+            pressure: PressureWatch::new(events),
             edges: Edges::new(config),
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
             health,
@@ -138,7 +146,8 @@ impl Agent {
                 () = at(self.due.exempt) => self.exempt(),
                 () = at(self.due.patience) => self.attach_without_lists(),
                 () = at(self.due.full_sync_at(self.engine.is_listed())) => self.full_sync(),
-                () = at(self.due.sweep_at(self.engine.is_listed())) => self.sweep(),
+                () = at(self.due.sweep_at(self.engine.is_listed() && self.sweeper.is_idle())) => self.sweep(),
+                step = self.sweeper.step() => self.sweep_goes_on(step?),
             }
         }
     }
@@ -255,7 +264,33 @@ impl Agent {
             Ok(now) => now,
             Err(error) => return warn!(%error, "cannot read the clock; no connection is swept"),
         };
-        match self.engine.sweep(&mut self.maps, &mut self.sockets, now, &self.timeouts) {
+        self.sweeper.survey(now, self.timeouts);
+    }
+
+    fn sweep_goes_on(&mut self, step: Step) {
+        match step {
+            Step::Surveyed(survey, refused) => self.surveyed(survey, refused),
+            Step::Removed(swept) => self.swept(swept),
+        }
+    }
+
+    fn surveyed(&mut self, survey: Result<Box<Survey>, MapError>, refused: Refused) {
+        let survey = match survey {
+            Ok(survey) => survey,
+            Err(error) => return warn!(%error, "cannot sweep connections; trying again"),
+        };
+        let verdict = self.engine.judge(&survey);
+        let pressure = self.engine.pressure(&mut self.maps, &survey);
+        self.sweeper.remove(survey, verdict);
+        let refused = refused.inspect_err(|error| debug!(%error, "cannot read the counters of drops")).ok();
+        self.pressure.look(&pressure, refused);
+        self.metrics.set_pressure(pressure.into());
+    }
+
+    fn swept(&mut self, swept: Result<Swept, SweepError>) {
+        let rest = self.sweeper.took() * SWEEP_REST;
+        self.due.sweep = self.due.sweep.max(Instant::now() + rest);
+        match swept {
             Ok(swept) if swept == Swept::default() => (),
             Ok(swept) => {
                 debug!(?swept, "removed connections that are over or no longer allowed");

@@ -13,7 +13,11 @@ use crate::{
     dataplane::Timeouts,
     health::Health,
     kernel::{Datapath, Options, TcMode, XdpPolicy},
-    watch::{Batches, WatchMetrics, kube, manifests},
+    watch::{
+        Batches, WatchMetrics,
+        kube::{self, NodeEvents},
+        manifests,
+    },
 };
 
 /// Takes as many descriptors as the system grants: each health port is one, and so is each
@@ -38,20 +42,22 @@ pub(super) fn node_name(config: &Config) -> Result<Arc<str>> {
     }
 }
 
-/// Starts reading objects: from a folder if one is given, else from an API server.
+/// Starts reading objects: from a folder if one is given, else from an API server, which
+/// also takes events.
 pub(super) async fn source(
     config: &Config,
     folder: Option<PathBuf>,
     node_name: &Arc<str>,
     metrics: Arc<WatchMetrics>,
-) -> Result<Batches> {
+) -> Result<(Batches, Option<NodeEvents>)> {
     if let Some(folder) = folder {
         info!(folder = %folder.display(), node = &**node_name, "reading manifests");
-        return Ok(manifests::start(folder, node_name.clone(), metrics)?);
+        return Ok((manifests::start(folder, node_name.clone(), metrics)?, None));
     }
     let client = kube::connect(config.kubeconfig.clone()).await?;
     info!(node = &**node_name, "watching the API server");
-    Ok(kube::start(&client, node_name, metrics))
+    let events = NodeEvents::start(&client, node_name);
+    Ok((kube::start(&client, node_name, metrics), Some(events)))
 }
 
 /// A change may wait for two sync periods before it counts as late, as in kube-proxy.

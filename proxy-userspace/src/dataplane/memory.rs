@@ -188,6 +188,10 @@ impl MapStore for MemoryMaps {
 }
 
 impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
+    fn capacity(&self, _map: MapName) -> u32 {
+        self.frontend_capacity as u32
+    }
+
     fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {
         Ok(self.frontends.iter().map(|(key, value)| (*key, *value)).collect())
     }
@@ -293,6 +297,10 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError> {
         self.conntrack.iter().for_each(|(key, entry)| visit(key, entry));
         Ok(())
+    }
+
+    fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
+        Ok(self.conntrack.iter().find(|(known, _)| known == key).map(|(_, entry)| *entry))
     }
 
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {

@@ -11,6 +11,7 @@ mod family;
 mod ids;
 mod memory;
 mod node;
+mod pressure;
 mod ranges;
 mod reconcile;
 mod repair;
@@ -24,7 +25,8 @@ mod testing;
 
 pub use encode::MapAddr;
 pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps};
+pub use pressure::{MapFill, Pressure, SnatPorts};
 pub use reconcile::{Applied, Reconciler};
 pub use repair::Repairs;
 pub use store::{FamilyMaps, MapError, MapName, MapStore, Sockets, StaleSocket};
-pub use sweep::{SweepError, Swept, Timeouts};
+pub use sweep::{Survey, SweepError, Swept, Timeouts, Verdict};

@@ -88,7 +88,6 @@ impl Ranges {
     }
 
     /// Number of elements that are not free.
-    #[cfg(test)]
     pub(super) fn used(&self) -> u32 {
         self.capacity - self.unused
     }

@@ -329,6 +329,11 @@ impl Reconciler {
         (self.v4.frontends.len() + self.v6.frontends.len(), self.v4.backends.len() + self.v6.backends.len())
     }
 
+    /// Source ports for masquerading towards each backend.
+    pub(super) fn snat_port_count(&self) -> usize {
+        self.node.as_ref().map_or(0, |node| node.settings.snat_port_count.into())
+    }
+
     /// Why rows that belong to no single service wait for a write.
     pub fn common_failures(&self) -> impl Iterator<Item = &MapError> {
         self.node_failure.iter().chain(&self.cleanup_failure)

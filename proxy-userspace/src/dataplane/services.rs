@@ -117,7 +117,6 @@ impl ServiceTable {
     }
 
     /// Number of rows in use.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }

@@ -173,7 +173,6 @@ impl<A: MapAddr> FamilyTable<A> {
     }
 
     /// Tables for which there was no room.
-    #[cfg(test)]
     pub(super) fn reduced_tables(&self) -> usize {
         self.ports.values().flat_map(|port| &port.sets).filter(|set| set.reduced).count()
     }

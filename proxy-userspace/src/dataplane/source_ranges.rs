@@ -25,6 +25,13 @@ impl<A> Default for SourceRanges<A> {
     }
 }
 
+impl<A> SourceRanges<A> {
+    /// Rows the kernel may hold.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+}
+
 impl<A: MapAddr> FamilyTable<A> {
     /// Takes over the rows the kernel holds.
     pub(super) fn adopt_source_ranges(&mut self, maps: &impl FamilyMaps<A>) -> Result<(), MapError> {

@@ -52,6 +52,9 @@ pub trait MapStore {
 /// `backends` and `slots` are arrays: their rows always exist, and reading them costs
 /// memory bandwidth only. Ids and indices passed in are below the capacity.
 pub trait FamilyMaps<A: Addr> {
+    /// Rows that a map of this family has room for; 0 when it cannot be told.
+    fn capacity(&self, map: MapName) -> u32;
+
     /// Every row of `frontends`.
     fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError>;
     /// Inserts or replaces rows of `frontends`.
@@ -96,6 +99,8 @@ pub trait FamilyMaps<A: Addr> {
 
     /// Calls `visit` with the rows of `conntrack`; rows that come or go meanwhile may be missed.
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError>;
+    /// The row of `conntrack` with this key.
+    fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError>;
     /// Removes rows of `conntrack`.
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
 

@@ -7,29 +7,33 @@
 //! A connected UDP socket asks nobody when it sends. One that socket LB connected to a
 //! backend that is no longer allowed is destroyed, so that its program gets an error and
 //! connects anew.
+//!
+//! Reading a large table takes long, and what is wanted may not change while it is judged.
+//! So a sweep has three steps. The first and the last need only maps, and any thread can
+//! take them: [`Survey::take`] reads all flows and removes those that are over, and
+//! [`Survey::remove`] removes those that are not allowed. Between them
+//! [`Reconciler::judge`] says which ways are not, and that is short: however many flows
+//! there are, they go few ways.
+
+mod connection;
+mod remove;
+mod survey;
 
 use std::{
     collections::{HashMap, HashSet},
     io,
-    net::SocketAddr,
     time::Duration,
 };
 
 use proxy_common::{
-    maps::{
-        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
-        frontends::FrontendKey,
-        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
-    },
-    proto,
+    addr::{Ip4, Ip6},
+    maps::frontends::FrontendKey,
 };
 
-use super::{FamilyMaps, MapAddr, MapError, MapStore, Reconciler, Sockets, StaleSocket, family::FamilyTable};
-
-/// Bits of the TCP header's flags (RFC 9293 §3.1).
-const FIN: u8 = 0x01;
-const RST: u8 = 0x04;
-const ACK: u8 = 0x10;
+pub(super) use self::survey::Flows;
+use self::survey::Path;
+pub use self::survey::Survey;
+use super::{MapAddr, MapError, Reconciler, family::FamilyTable};
 
 /// After how much silence a connection is forgotten. The defaults are those of kube-proxy
 /// where it sets them (`conntrack.tcpEstablishedTimeout`, `conntrack.tcpCloseWaitTimeout`),
@@ -93,128 +97,44 @@ pub enum SweepError {
     Sockets(#[from] io::Error),
 }
 
+/// The ways that datagrams may no longer go.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    v4: HashSet<Path<Ip4>>,
+    v6: HashSet<Path<Ip6>>,
+}
+
 impl Reconciler {
-    /// Sweeps the flow tables of both families. `now_ns` is `CLOCK_MONOTONIC`.
+    /// Says which of the ways that flows go are not allowed.
     ///
     /// To be called only once all that exists has been applied and pruned: flows of a
     /// service that is not known yet would be cut.
-    pub fn sweep(
-        &self,
-        maps: &mut impl MapStore,
-        sockets: &mut impl Sockets,
-        now_ns: u64,
-        timeouts: &Timeouts,
-    ) -> Result<Swept, SweepError> {
-        let mut swept = Swept::default();
-        let v4 = Sweep::new(&self.v4, now_ns, timeouts).run(maps.v4(), &mut swept)?;
-        let v6 = Sweep::new(&self.v6, now_ns, timeouts).run(maps.v6(), &mut swept)?;
-        // The rows go last: they are all that is known of sockets still to be destroyed.
-        let stale: HashSet<_> =
-            v4.iter().filter_map(connected).chain(v6.iter().filter_map(connected)).collect();
-        if !stale.is_empty() {
-            swept.destroyed = sockets.destroy(&Vec::from_iter(stale))?;
-        }
-        swept.socket_flows = v4.len() + v6.len();
-        delete_socket_flows(maps.v4(), &v4)?;
-        delete_socket_flows(maps.v6(), &v6)?;
-        Ok(swept)
+    pub fn judge(&self, survey: &Survey) -> Verdict {
+        Verdict { v4: Judge::new(&self.v4).stale(&survey.v4), v6: Judge::new(&self.v6).stale(&survey.v6) }
     }
 }
 
-/// The socket a row is about, if it may be a connected one.
-fn connected<A: MapAddr>(key: &SocketFlowKey<A>) -> Option<StaleSocket> {
-    let [high, low] = key.cookie.map(u64::from);
-    let peer = SocketAddr::new(key.addr.into(), key.port);
-    (key.direction == TO_FRONTEND).then_some(StaleSocket { cookie: high << 32 | low, peer })
-}
-
-fn delete_socket_flows<A: MapAddr>(
-    maps: &mut impl FamilyMaps<A>,
-    keys: &[SocketFlowKey<A>],
-) -> Result<(), MapError> {
-    if keys.is_empty() { Ok(()) } else { maps.delete_socket_flows(keys) }
-}
-
-type Rows<A> = HashMap<CtKey<A>, CtEntry<A>>;
-
-struct Sweep<'a, A> {
+struct Judge<'a, A> {
     table: &'a FamilyTable<A>,
-    now_ns: u64,
-    timeouts: &'a Timeouts,
     /// Backends of each service port that has come up, to ask about many flows of a large one.
     allowed: HashMap<u32, HashSet<u32>>,
 }
 
-impl<'a, A: MapAddr> Sweep<'a, A> {
-    fn new(table: &'a FamilyTable<A>, now_ns: u64, timeouts: &'a Timeouts) -> Self {
-        Self { table, now_ns, timeouts, allowed: HashMap::new() }
+impl<'a, A: MapAddr> Judge<'a, A> {
+    fn new(table: &'a FamilyTable<A>) -> Self {
+        Self { table, allowed: HashMap::new() }
     }
 
-    /// Sweeps `conntrack`; returns the rows of `socket_flows` that have to go.
-    fn run(
-        mut self,
-        maps: &mut impl FamilyMaps<A>,
-        swept: &mut Swept,
-    ) -> Result<Vec<SocketFlowKey<A>>, MapError> {
-        let mut rows = Rows::new();
-        maps.each_conntrack(&mut |key, entry| {
-            rows.insert(*key, *entry);
-        })?;
-        let gone = self.conntrack(&rows, swept);
-        if !gone.is_empty() {
-            maps.delete_conntrack(&gone)?;
-        }
-        let mut gone = Vec::new();
-        maps.each_socket_flow(&mut |key, flow| {
-            if self.is_stale_socket_flow(key, flow) {
-                gone.push(*key);
-            }
-        })?;
-        Ok(gone)
+    fn stale(mut self, flows: &Flows<A>) -> HashSet<Path<A>> {
+        flows.paths().filter(|path| self.is_stale(path)).copied().collect()
     }
 
-    /// The rows to remove: whole connections, and rows whose connection lost its first row.
-    fn conntrack(&mut self, rows: &Rows<A>, swept: &mut Swept) -> Vec<CtKey<A>> {
-        let mut gone = Vec::new();
-        let mut seen = HashSet::new();
-        let (primary, other): (Vec<_>, Vec<_>) =
-            rows.iter().partition(|(_, entry)| Role(entry.role).is_primary());
-        for (key, entry) in primary.into_iter().chain(other) {
-            if seen.contains(key) {
-                continue;
-            }
-            let connection = Connection::of(rows, key, entry);
-            seen.extend(connection.rows.iter().map(|(key, _)| **key));
-            let expired = connection.is_expired(self.now_ns, self.timeouts);
-            let stale = key.proto == proto::UDP && self.is_stale(key, entry);
-            if expired || stale {
-                swept.expired += usize::from(expired);
-                swept.stale += usize::from(!expired);
-                gone.extend(connection.rows.iter().map(|(key, _)| **key));
-            }
-        }
-        gone
-    }
-
-    fn is_stale(&mut self, key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
-        let primary = Role(entry.role).is_primary();
-        let elsewhere = || self.leads_elsewhere(entry.backend, (entry.dst, entry.dport));
-        let unanswered = || !self.table.answers(key.dst, key.dport, key.proto, entry.service);
-        (primary && (elsewhere() || unanswered())) || !self.allows(entry.service, entry.backend)
-    }
-
-    fn is_stale_socket_flow(&mut self, key: &SocketFlowKey<A>, flow: &SocketFlow<A>) -> bool {
-        if key.proto != proto::UDP {
-            return false;
-        }
-        let (frontend, backend) = if key.direction == TO_BACKEND {
-            ((key.addr, key.port), (flow.addr, flow.port))
-        } else {
-            ((flow.addr, flow.port), (key.addr, key.port))
-        };
-        self.leads_elsewhere(flow.backend, backend)
-            || !self.table.answers(frontend.0, frontend.1, key.proto, flow.service)
-            || !self.allows(flow.service, flow.backend)
+    fn is_stale(&mut self, path: &Path<A>) -> bool {
+        let misled = path.ends.is_some_and(|ends| {
+            let unanswered = !self.table.answers(ends.frontend, path.proto, path.service);
+            unanswered || self.leads_elsewhere(path.backend, ends.backend)
+        });
+        misled || !self.allows(path.service, path.backend)
     }
 
     /// True when the id stands for another backend: ids are given out again.
@@ -230,80 +150,11 @@ impl<'a, A: MapAddr> Sweep<'a, A> {
 
 impl<A: MapAddr> FamilyTable<A> {
     /// True when a service port answers on this address, or on every address of the node.
-    fn answers(&self, addr: A, port: u16, proto: u8, service: u32) -> bool {
+    fn answers(&self, (addr, port): (A, u16), proto: u8, service: u32) -> bool {
         [addr, A::default()].into_iter().any(|addr| {
             let key = FrontendKey { addr, port, proto, pad: 0 };
             self.frontends.get(&key).is_some_and(|written| written.value.service == service)
         })
-    }
-}
-
-/// The rows of one connection, as far as they exist.
-struct Connection<'a, A> {
-    proto: u8,
-    rows: Vec<(&'a CtKey<A>, &'a CtEntry<A>)>,
-}
-
-impl<'a, A: MapAddr> Connection<'a, A> {
-    /// All rows if `key` is the first one, else just this.
-    fn of(rows: &'a Rows<A>, key: &'a CtKey<A>, entry: &'a CtEntry<A>) -> Self {
-        let mut connection = Self { proto: key.proto, rows: vec![(key, entry)] };
-        let mut add = |key: CtKey<A>, role: Role| {
-            let (key, other) = rows.get_key_value(&key)?;
-            // The client's port may have gone to another connection since.
-            let same = (other.role, other.service, other.backend) == (role.0, entry.service, entry.backend);
-            same.then(|| connection.rows.push((key, other)))?;
-            Some(other)
-        };
-        let target = entry.target(key.proto);
-        if entry.role == Role::HOST.0 {
-            add(CtKey::new(&target.reversed(), INGRESS), Role::REV_HOST);
-        } else if entry.role == Role::DNAT.0 {
-            add(CtKey::new(&target.reversed(), EGRESS), Role::REV_DNAT);
-            if entry.flags & flags::SNAT != 0
-                && let Some(snat) = add(CtKey::new(&target, EGRESS), Role::SNAT)
-            {
-                add(CtKey::new(&snat.target(key.proto).reversed(), INGRESS), Role::REV_SNAT);
-            }
-        }
-        connection
-    }
-
-    fn is_expired(&self, now_ns: u64, timeouts: &Timeouts) -> bool {
-        let last_seen = self.rows.iter().map(|(_, entry)| entry.last_seen).max().unwrap_or(0);
-        u128::from(now_ns.saturating_sub(last_seen)) > self.timeout(timeouts).as_nanos()
-    }
-
-    fn timeout(&self, timeouts: &Timeouts) -> Duration {
-        match self.proto {
-            proto::TCP => self.tcp_timeout(timeouts),
-            proto::UDP if self.rows.iter().any(|(_, entry)| entry.flags & flags::LASTING != 0) => {
-                timeouts.udp_stream
-            }
-            proto::UDP => timeouts.udp,
-            _ => timeouts.sctp,
-        }
-    }
-
-    fn tcp_timeout(&self, timeouts: &Timeouts) -> Duration {
-        let is_reply = |role: u8| [Role::REV_SNAT, Role::REV_DNAT, Role::REV_HOST].contains(&Role(role));
-        let seen = |reply: bool| {
-            let rows = self.rows.iter().filter(|(_, entry)| is_reply(entry.role) == reply);
-            rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
-        };
-        let (forward, reply) = (seen(false), seen(true));
-        let (either, both) = (forward | reply, forward & reply);
-        if either & RST != 0 {
-            timeouts.tcp_reset
-        } else if both & FIN != 0 {
-            timeouts.tcp_closed
-        } else if either & FIN != 0 {
-            timeouts.tcp_half_closed
-        } else if both & ACK != 0 {
-            timeouts.tcp_established
-        } else {
-            timeouts.tcp_opening
-        }
     }
 }
 

@@ -72,6 +72,24 @@ fn written(attr: &bpf_attr) -> usize {
     unsafe { attr.batch.count as usize }
 }
 
+/// The value of `key`, if there is one. The sizes of `K` and `V` must be the map's.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn lookup<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
+    let mut value = std::mem::MaybeUninit::<V>::uninit();
+    let mut attr = zeroed_attr();
+    attr.__bindgen_anon_2.map_fd = map.as_raw_fd() as u32;
+    attr.__bindgen_anon_2.key = std::ptr::from_ref(key) as u64;
+    attr.__bindgen_anon_2.__bindgen_anon_1.value = value.as_mut_ptr() as u64;
+    match bpf(bpf_cmd::BPF_MAP_LOOKUP_ELEM, &mut attr) {
+        // SAFETY: the kernel has written a whole value.
+        Ok(_) => Ok(Some(unsafe { value.assume_init() })),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Calls `row` for every row. Rows that come and go meanwhile may be seen or not, and
 /// some twice.
 ///

@@ -9,6 +9,7 @@ use aya::{
 use proxy_common::{
     addr::{Addr, Ip4, Ip6},
     maps::{
+        self,
         backends::Backend,
         conntrack::{CtEntry, CtKey},
         frontends::{Frontend, FrontendKey},
@@ -148,6 +149,20 @@ fn delete_from<K: Pod>(
 
 /// Sizes of rows are those of the pins: `object::load` refuses pins of another shape.
 impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
+    fn capacity(&self, map: MapName) -> u32 {
+        match map {
+            MapName::Frontends => self.frontends.capacity(),
+            MapName::Backends => self.backends.len(),
+            MapName::Slots => self.slots.len(),
+            MapName::NodeAddresses => self.node_addresses.capacity(),
+            MapName::Conntrack => self.conntrack.capacity(),
+            MapName::SocketFlows => self.socket_flows.capacity(),
+            MapName::SourceRanges => maps::source_ranges::CAPACITY,
+            MapName::ServiceCidrs => maps::service_cidrs::CAPACITY,
+            MapName::Services | MapName::Settings | MapName::SocketLbExempt | MapName::Devices => 0,
+        }
+    }
+
     fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {
         self.frontends.rows()
     }
@@ -244,6 +259,10 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
 
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError> {
         self.conntrack.each(|k, v| visit(&k, &v))
+    }
+
+    fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
+        self.conntrack.get(key)
     }
 
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {

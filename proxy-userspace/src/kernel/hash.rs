@@ -46,6 +46,10 @@ impl HashTable {
         Ok(rows.into_iter().collect())
     }
 
+    pub(super) fn get<K: Pod, V: Pod>(&self, key: &K) -> Result<Option<V>, MapError> {
+        bpf::lookup(self.data.fd().as_fd(), key).map_err(|e| self.error("read a row".into(), e))
+    }
+
     pub(super) fn put<K: Pod, V: Pod>(&mut self, rows: &[(K, V)]) -> Result<(), MapError> {
         let (keys, values): (Vec<K>, Vec<V>) = rows.iter().copied().unzip();
         bpf::update_batch(self.data.fd().as_fd(), &keys, &values)

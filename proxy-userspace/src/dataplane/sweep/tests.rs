@@ -1,8 +1,20 @@
-use proxy_common::{Ip4, Tuple};
+use std::io;
 
-use super::*;
+use proxy_common::{
+    Ip4, Tuple,
+    maps::{
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
+    },
+    proto,
+};
+
+use super::{
+    connection::{ACK, FIN, RST},
+    *,
+};
 use crate::{
-    dataplane::{MemoryMaps, testing::*},
+    dataplane::{MapName, MemoryMaps, Sockets, StaleSocket, testing::*},
     model::Family,
 };
 
@@ -89,7 +101,18 @@ impl Sockets for Asked {
 }
 
 fn sweep(maps: &mut MemoryMaps, reconciler: &Reconciler) -> Swept {
-    reconciler.sweep(maps, &mut Asked::default(), NOW, &Timeouts::default()).expect("memory")
+    sweep_with(maps, reconciler, &mut Asked::default()).expect("memory")
+}
+
+/// A whole sweep.
+fn sweep_with(
+    maps: &mut MemoryMaps,
+    reconciler: &Reconciler,
+    sockets: &mut Asked,
+) -> Result<Swept, SweepError> {
+    let survey = Survey::take(maps, NOW, &Timeouts::default())?;
+    let verdict = reconciler.judge(&survey);
+    survey.remove(&verdict, maps, sockets)
 }
 
 fn check(flow: Flow, expected: Swept) {
@@ -146,6 +169,85 @@ fn rows_without_their_first_expire_alone() {
     assert!(maps.v4.conntrack.is_empty());
 }
 
+/// What happened since the flows were read counts.
+#[test]
+fn flows_that_come_to_life_stay() {
+    let (mut maps, mut reconciler) = setup();
+    let alive = Flow { age: 31, ..UDP }.rows(&maps);
+    let over = Flow { age: 31, backend: 4, ..UDP }.rows(&maps);
+    let key = alive[0].0;
+    let mut flows = Survey::take(&mut maps, NOW, &Timeouts::default()).expect("memory").v4;
+    maps.v4.conntrack = [alive.clone(), over].concat();
+    maps.v4.conntrack[1].1.last_seen = NOW;
+    let expired = |rows: &[(CtKey<Ip4>, CtEntry<Ip4>)]| survey::Over {
+        keys: rows.iter().map(|(key, _)| *key).collect(),
+        last_seen: NOW - 31 * SECOND,
+    };
+    let rows = maps.v4.conntrack.clone();
+    let gone = remove::expired(&mut maps.v4, &[expired(&rows[..2]), expired(&rows[2..])]).expect("memory");
+    flows.expired = gone;
+    assert_eq!((flows.expired, maps.v4.conntrack.len()), (1, 2));
+
+    // A flow of another service has taken the key of one that was found stale.
+    maps.v4.conntrack = UDP.rows(&maps);
+    let survey = Survey::take(&mut maps, NOW, &Timeouts::default()).expect("memory");
+    reconciler.remove(name("a"));
+    reconciler.apply(&mut maps);
+    let verdict = reconciler.judge(&survey);
+    maps.v4.conntrack.iter_mut().for_each(|(_, entry)| entry.service += 1);
+    let swept = survey.remove(&verdict, &mut maps, &mut Asked::default()).expect("memory");
+    assert_eq!(swept, KEPT);
+    assert!(maps.v4.conntrack.iter().any(|(known, _)| *known == key));
+}
+
+#[test]
+fn direct_returns_are_known_by_their_clients() {
+    let check = |proto, age, tcp_flags, flags, backend, expected| {
+        let (mut maps, reconciler) = setup();
+        let flow = Flow { proto, age, flags, backend, tcp: (tcp_flags, 0), snat: false };
+        maps.v4.conntrack = flow.rows(&maps)[..1].to_vec();
+        maps.v4.conntrack[0].1.role = Role::DSR.0;
+        assert_eq!(sweep(&mut maps, &reconciler), expected, "{age} {tcp_flags} {flags}");
+        assert_eq!(maps.v4.conntrack.len(), usize::from(expected == KEPT));
+    };
+    for (tcp_flags, seconds) in [(2, 120), (ACK | 2, 86_400), (ACK | FIN | 2, 120), (ACK | RST | 2, 10)] {
+        check(proto::TCP, seconds, tcp_flags, 0, 2, KEPT);
+        check(proto::TCP, seconds + 1, tcp_flags, 0, 2, EXPIRED);
+    }
+    check(proto::UDP, 30, 0, 0, 2, KEPT);
+    check(proto::UDP, 31, 0, 0, 2, EXPIRED);
+    check(proto::UDP, 120, 0, flags::LASTING, 2, KEPT);
+    check(proto::UDP, 1, 0, 0, 9, STALE);
+    check(proto::TCP, 1, ACK | 2, 0, 9, KEPT);
+}
+
+#[test]
+fn levels_are_those_of_maps_and_of_the_fullest_backend() {
+    let (mut maps, mut reconciler) = setup();
+    let settings = proxy_common::maps::settings::Settings { snat_port_count: 10, ..Default::default() };
+    let node = crate::plan::NodePlan { settings, addresses: [].into(), service_cidrs: [].into() };
+    reconciler.set_node(node);
+    let rows = |backend| Flow { backend, snat: true, ..TCP }.rows(&maps);
+    // One more port towards the second backend.
+    let mut another = rows(4)[3];
+    another.0.dport += 1;
+    maps.v4.conntrack = [rows(2), rows(4), vec![another]].concat();
+    let survey = Survey::take(&mut maps, NOW, &Timeouts::default()).expect("memory");
+    let pressure = reconciler.pressure(&mut maps, &survey);
+    let [ports] = pressure.snat[..] else { panic!("{:?}", pressure.snat) };
+    assert_eq!((ports.address.to_string().as_str(), ports.protocol()), ("192.168.0.2", "TCP"));
+    assert_eq!((ports.in_use, ports.fullest, ports.capacity, ports.level()), (3, 2, 10, 0.2));
+    assert_eq!(ports.backend.to_string(), "10.0.0.4:8080");
+    let fill = |map| {
+        let fill = pressure.maps.iter().find(|fill| fill.map == map && fill.family != Some(Family::V6));
+        fill.map(|fill| (fill.rows, fill.capacity)).expect("every map")
+    };
+    assert_eq!(fill(MapName::Conntrack), (survey.v4.conntrack, 64));
+    assert_eq!(fill(MapName::Frontends), (2, 64));
+    assert_eq!(fill(MapName::Backends), (2, 64));
+    assert_eq!((fill(MapName::Slots), fill(MapName::Services)), ((2, 64), (1, 64)));
+}
+
 #[test]
 fn flows_follow_what_is_applied() {
     let (mut maps, mut reconciler) = setup();
@@ -192,11 +294,10 @@ fn sockets_of_udp_follow_too() {
     reconciler.remove(name("a"));
     reconciler.apply(&mut maps);
     let mut asked = Asked { fails: true, ..Asked::default() };
-    let timeouts = Timeouts::default();
-    assert!(reconciler.sweep(&mut maps, &mut asked, NOW, &timeouts).is_err());
+    assert!(sweep_with(&mut maps, &reconciler, &mut asked).is_err());
     assert_eq!(maps.v4.socket_flows.len(), 4, "what was not destroyed is tried again");
     asked = Asked::default();
-    let swept = reconciler.sweep(&mut maps, &mut asked, NOW, &timeouts).expect("memory");
+    let swept = sweep_with(&mut maps, &reconciler, &mut asked).expect("memory");
     assert_eq!(swept, Swept { socket_flows: 2, destroyed: 1, ..KEPT });
     let stale = StaleSocket { cookie: 7 << 32 | 17, peer: "10.0.0.2:8080".parse().expect("address") };
     assert_eq!(asked.stale, [stale]);

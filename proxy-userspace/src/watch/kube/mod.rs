@@ -1,6 +1,7 @@
 //! A Kubernetes API server as a source. It may be absent at the start, vanish and come
 //! back: what was reported stays as it is until the server says otherwise.
 
+mod events;
 mod follow;
 mod gather;
 
@@ -20,6 +21,7 @@ use kube::{
 use thiserror::Error;
 use tokio::sync::mpsc;
 
+pub use self::events::{NodeEvents, Notice};
 use self::follow::{Follow, follow};
 use super::{BATCHES_AHEAD, Batches, WatchMetrics};
 

@@ -1,0 +1,219 @@
+//! Says what is about to run out, once: in the log, and as events on the node.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::{
+    dataplane::{MapFill, MapName, Pressure, SnatPorts},
+    watch::kube::{NodeEvents, Notice},
+};
+
+/// From this level on an operator should know.
+const HIGH: f64 = 0.8;
+
+/// What was told is told again only after it has been below this.
+const LOW: f64 = 0.7;
+
+/// Nothing is told twice within this time, however often it comes and goes.
+const QUIET: Duration = Duration::from_secs(600);
+
+/// What has been told.
+#[derive(Default)]
+pub(super) struct PressureWatch {
+    events: Option<NodeEvents>,
+    told: BTreeMap<(&'static str, String), Told>,
+    refused: Option<u64>,
+}
+
+struct Told {
+    at: Instant,
+    /// It has not been low since.
+    holds: bool,
+}
+
+impl PressureWatch {
+    pub(super) fn new(events: Option<NodeEvents>) -> Self {
+        Self { events, ..Self::default() }
+    }
+
+    /// Takes in the levels after a sweep, and how many connections have found no source port.
+    pub(super) fn look(&mut self, pressure: &Pressure, refused: Option<u64>) {
+        for notice in self.notices(pressure, refused, Instant::now()) {
+            warn!(reason = notice.reason, subject = notice.subject, "{}", notice.note);
+            if let Some(events) = &self.events {
+                events.publish(notice);
+            }
+        }
+    }
+
+    fn notices(&mut self, pressure: &Pressure, refused: Option<u64>, now: Instant) -> Vec<Notice> {
+        let maps = pressure.maps.iter().map(|fill| (map_notice(fill), fill.level()));
+        let ports = pressure.snat.iter().map(|ports| (ports_notice(ports), ports.level()));
+        let mut notices: Vec<_> = maps.chain(ports).collect();
+        notices.push((tables_notice(pressure.reduced_tables), pressure.reduced_tables as f64));
+        notices.retain(|(notice, level)| self.is_news(notice, *level, now));
+        let mut notices: Vec<_> = notices.into_iter().map(|(notice, _)| notice).collect();
+        notices.extend(self.exhausted(pressure, refused, now));
+        notices
+    }
+
+    fn is_news(&mut self, notice: &Notice, level: f64, now: Instant) -> bool {
+        let key = (notice.reason, notice.subject.clone());
+        if let Some(told) = self.told.get_mut(&key) {
+            told.holds &= level >= LOW;
+            if told.holds || level < HIGH || now < told.at + QUIET {
+                return false;
+            }
+        }
+        if level >= HIGH {
+            self.told.insert(key, Told { at: now, holds: true });
+        }
+        level >= HIGH
+    }
+
+    /// Connections that were refused since the last look.
+    fn exhausted(&mut self, pressure: &Pressure, refused: Option<u64>, now: Instant) -> Option<Notice> {
+        let new = refused? - self.refused.replace(refused?)?.min(refused?);
+        let fullest = pressure.snat.iter().max_by(|a, b| a.level().total_cmp(&b.level()));
+        let subject = fullest.map_or_else(|| "unknown".into(), |ports| ports.address.to_string());
+        let note = format!(
+            "{new} connections were dropped because no source port was left to masquerade them{}",
+            fullest.map(|ports| format!("; {}", ports_in_use(ports))).unwrap_or_default()
+        );
+        let notice = Notice { reason: "SnatPortsExhausted", subject, note };
+        // Each time is told, though not too often.
+        if new == 0 {
+            return None;
+        }
+        self.told.retain(|(reason, _), told| *reason != notice.reason || now < told.at + QUIET);
+        self.is_news(&notice, 1.0, now).then_some(notice)
+    }
+}
+
+fn map_notice(fill: &MapFill) -> Notice {
+    let MapFill { map, rows, capacity, .. } = fill;
+    let subject = fill.family.map_or_else(|| map.to_string(), |family| format!("{map} {family}"));
+    let consequence = match map {
+        MapName::Conntrack | MapName::SocketFlows => {
+            "when it is full, what has been silent longest is forgotten"
+        }
+        _ => "when it is full, changes of services are not carried out",
+    };
+    let note = format!("the map {subject} holds {rows} of {capacity} rows; {consequence}");
+    Notice { reason: "MapAlmostFull", subject, note }
+}
+
+fn ports_notice(ports: &SnatPorts) -> Notice {
+    let subject = format!("{} {}", ports.address, ports.protocol());
+    let note = format!("{}; further connections may find none (snatPortRange)", ports_in_use(ports));
+    Notice { reason: "SnatPortsAlmostExhausted", subject, note }
+}
+
+fn ports_in_use(ports: &SnatPorts) -> String {
+    let SnatPorts { address, backend, fullest, capacity, .. } = ports;
+    format!(
+        "{fullest} of {capacity} source ports of {address} are in use towards {backend}/{}",
+        ports.protocol()
+    )
+}
+
+fn tables_notice(count: usize) -> Notice {
+    let note = format!(
+        "{count} lookup tables are smaller than they should be, because the map slots has no room for them (maps.slots)"
+    );
+    Notice { reason: "TablesReduced", subject: "slots".into(), note }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Family;
+
+    fn fill(rows: usize) -> Pressure {
+        let fill = MapFill { map: MapName::Conntrack, family: Some(Family::V4), rows, capacity: 100 };
+        Pressure { maps: vec![fill], ..Pressure::default() }
+    }
+
+    fn ports(last: u8, fullest: usize) -> SnatPorts {
+        let backend = "10.0.0.2:80".parse().expect("an address");
+        SnatPorts {
+            address: [192, 0, 2, last].into(),
+            proto: 6,
+            in_use: 2 * fullest,
+            backend,
+            fullest,
+            capacity: 1000,
+        }
+    }
+
+    #[test]
+    fn a_level_is_told_once_until_it_falls() {
+        let mut watch = PressureWatch::default();
+        let start = Instant::now();
+        let mut check = |rows, minutes: u64, expected| {
+            let notices = watch.notices(&fill(rows), None, start + Duration::from_secs(60 * minutes));
+            assert_eq!(notices.len(), expected, "{rows} after {minutes}: {notices:?}");
+        };
+        check(79, 0, 0);
+        check(80, 0, 1);
+        check(95, 20, 0);
+        check(75, 30, 0);
+        check(85, 31, 0);
+        check(69, 32, 0);
+        check(85, 33, 1);
+        check(60, 34, 0);
+        check(99, 35, 0);
+        check(99, 44, 1);
+    }
+
+    #[test]
+    fn each_address_is_told_by_itself() {
+        let mut watch = PressureWatch::default();
+        let pressure = |fullest: [usize; 2]| Pressure {
+            snat: vec![ports(1, fullest[0]), ports(2, fullest[1])],
+            ..Pressure::default()
+        };
+        let now = Instant::now();
+        let first = watch.notices(&pressure([800, 10]), None, now);
+        assert_eq!(first.len(), 1);
+        assert_eq!(first[0].subject, "192.0.2.1 TCP");
+        assert!(
+            first[0]
+                .note
+                .starts_with("800 of 1000 source ports of 192.0.2.1 are in use towards 10.0.0.2:80/TCP")
+        );
+        let second = watch.notices(&pressure([900, 900]), None, now);
+        assert_eq!(second.len(), 1);
+        assert_eq!(second[0].subject, "192.0.2.2 TCP");
+    }
+
+    #[test]
+    fn refused_connections_are_told_with_the_address() {
+        let mut watch = PressureWatch::default();
+        let pressure = Pressure { snat: vec![ports(1, 500), ports(2, 700)], ..Pressure::default() };
+        let start = Instant::now();
+        let mut check = |refused, minutes: u64, expected: Option<&str>| {
+            let now = start + Duration::from_secs(60 * minutes);
+            let notice = watch.notices(&pressure, refused, now).pop();
+            let said = notice.as_ref().map(|notice| (notice.subject.as_str(), notice.note.split(' ').next()));
+            assert_eq!(said, expected.map(|count| ("192.0.2.2", Some(count))), "{refused:?} after {minutes}");
+        };
+        check(Some(40), 0, None);
+        check(Some(40), 0, None);
+        check(None, 0, None);
+        check(Some(47), 0, Some("7"));
+        check(Some(60), 5, None);
+        check(Some(61), 11, Some("1"));
+        check(Some(0), 30, None);
+    }
+
+    #[test]
+    fn tables_without_room_are_told() {
+        let mut watch = PressureWatch::default();
+        let pressure = Pressure { reduced_tables: 3, ..Pressure::default() };
+        assert_eq!(watch.notices(&pressure, None, Instant::now())[0].reason, "TablesReduced");
+        assert!(watch.notices(&pressure, None, Instant::now()).is_empty());
+    }
+}

@@ -1,0 +1,95 @@
+//! Sweeps the flow tables without holding up the agent: what only needs maps happens on a
+//! thread for blocking work, with maps of its own; only the judgement in between does not.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use proxy_common::DropReason;
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::Instant,
+};
+use tracing::debug;
+
+use crate::{
+    dataplane::{MapError, Survey, SweepError, Swept, Timeouts, Verdict},
+    kernel::{KernelError, KernelMaps, KernelSockets, PinnedMaps},
+};
+
+/// What a sweep works with. It belongs to the thread while one runs.
+pub(super) struct Tools {
+    maps: KernelMaps,
+    pinned: PinnedMaps,
+    sockets: KernelSockets,
+}
+
+/// One sweep after the other.
+pub(super) struct Sweeper {
+    /// Absent while a sweep runs.
+    tools: Option<Tools>,
+    running: Option<JoinHandle<(Tools, Step)>>,
+    started: Instant,
+}
+
+/// What a thread has done.
+pub(super) enum Step {
+    /// Flows were read, and those that are over removed; now they are to be judged.
+    Surveyed(Result<Box<Survey>, MapError>, Refused),
+    /// The sweep is complete.
+    Removed(Result<Swept, SweepError>),
+}
+
+/// Connections refused so far because no source port was found; unknown if that cannot be read.
+pub(super) type Refused = Result<u64, KernelError>;
+
+impl Sweeper {
+    pub(super) fn new(maps: KernelMaps, pinned: PinnedMaps) -> Self {
+        let tools = Tools { maps, pinned, sockets: KernelSockets::default() };
+        Self { tools: Some(tools), running: None, started: Instant::now() }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_none()
+    }
+
+    /// Begins a sweep, unless one runs.
+    pub(super) fn survey(&mut self, now_ns: u64, timeouts: Timeouts) {
+        let Some(mut tools) = self.tools.take() else { return };
+        self.started = Instant::now();
+        self.running = Some(spawn_blocking(move || {
+            let survey = Survey::take(&mut tools.maps, now_ns, &timeouts).map(Box::new);
+            let refused = refused(&tools.pinned);
+            (tools, Step::Surveyed(survey, refused))
+        }));
+    }
+
+    /// Goes on with what has been judged.
+    pub(super) fn remove(&mut self, survey: Box<Survey>, verdict: Verdict) {
+        let Some(mut tools) = self.tools.take() else { return };
+        self.running = Some(spawn_blocking(move || {
+            let swept = survey.remove(&verdict, &mut tools.maps, &mut tools.sockets);
+            (tools, Step::Removed(swept))
+        }));
+    }
+
+    /// Waits for the thread; forever if there is none.
+    pub(super) async fn step(&mut self) -> Result<Step> {
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        let (tools, step) = running.await.context("the sweep of connections broke off")?;
+        (self.tools, self.running) = (Some(tools), None);
+        Ok(step)
+    }
+
+    /// The time since the sweep began.
+    pub(super) fn took(&self) -> Duration {
+        let took = self.started.elapsed();
+        debug!(?took, "swept");
+        took
+    }
+}
+
+fn refused(pinned: &PinnedMaps) -> Refused {
+    let drops = pinned.drops()?;
+    let exhausted = drops.iter().filter(|(reason, _)| *reason == DropReason::SnatPortsExhausted);
+    Ok(exhausted.map(|(_, count)| count).sum())
+}

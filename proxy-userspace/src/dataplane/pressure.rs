@@ -1,0 +1,137 @@
+//! How near the datapath is to its limits: rows per map, source ports of masquerading.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::proto;
+
+use super::{
+    FamilyMaps, MapAddr, MapName, MapStore, Reconciler,
+    family::FamilyTable,
+    sweep::{Flows, Survey},
+};
+use crate::model::Family;
+
+/// Levels of what can run out, at the time of the last sweep.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Every map that can fill up.
+    pub maps: Vec<MapFill>,
+    /// Every node address that connections are masqueraded behind.
+    pub snat: Vec<SnatPorts>,
+    /// Lookup tables that are smaller than they should be, for want of slots.
+    pub reduced_tables: usize,
+}
+
+/// Rows of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapFill {
+    /// The map.
+    pub map: MapName,
+    /// Its family, if there is one map for each.
+    pub family: Option<Family>,
+    /// Rows in use.
+    pub rows: usize,
+    /// Rows it has room for.
+    pub capacity: usize,
+}
+
+/// Source ports in use behind one node address.
+///
+/// A port can be used once for each backend. So there is no limit to all of them together,
+/// but there is one to those in use towards a single backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnatPorts {
+    /// The node address.
+    pub address: IpAddr,
+    /// TCP, UDP or SCTP, as an IANA protocol number.
+    pub proto: u8,
+    /// Ports in use, towards all backends.
+    pub in_use: usize,
+    /// The backend towards which most are in use.
+    pub backend: SocketAddr,
+    /// Ports in use towards that backend.
+    pub fullest: usize,
+    /// Ports there are towards each backend.
+    pub capacity: usize,
+}
+
+impl MapFill {
+    /// 0 for empty to 1 for full.
+    pub fn level(&self) -> f64 {
+        level(self.rows, self.capacity)
+    }
+}
+
+impl SnatPorts {
+    /// 0 to 1, where no further connection to the fullest backend finds a port.
+    pub fn level(&self) -> f64 {
+        level(self.fullest, self.capacity)
+    }
+
+    /// The name of the protocol.
+    pub fn protocol(&self) -> &'static str {
+        proto::name(self.proto).unwrap_or("unknown")
+    }
+}
+
+fn level(used: usize, capacity: usize) -> f64 {
+    if capacity == 0 { 0.0 } else { used as f64 / capacity as f64 }
+}
+
+impl Reconciler {
+    /// The levels, as far as bookkeeping and the last look at the flows tell.
+    pub fn pressure(&self, maps: &mut impl MapStore, survey: &Survey) -> Pressure {
+        let (v4, v6) = survey.families();
+        let ports = self.snat_port_count();
+        let services = MapFill {
+            map: MapName::Services,
+            family: None,
+            rows: self.services.len(),
+            capacity: maps.service_capacity() as usize,
+        };
+        let mut fills = vec![services];
+        fills.extend(self.v4.fills(maps.v4(), v4));
+        fills.extend(self.v6.fills(maps.v6(), v6));
+        let mut snat: Vec<_> = snat_ports(v4, ports).chain(snat_ports(v6, ports)).collect();
+        snat.sort_unstable_by_key(|use_of| (use_of.address, use_of.proto));
+        let reduced_tables = self.v4.reduced_tables() + self.v6.reduced_tables();
+        Pressure { maps: fills, snat, reduced_tables }
+    }
+}
+
+impl<A: MapAddr> FamilyTable<A> {
+    fn fills(&self, maps: &impl FamilyMaps<A>, flows: &Flows<A>) -> impl Iterator<Item = MapFill> {
+        let source_ranges = self.source_ranges.values().map(|ranges| ranges.len()).sum();
+        let rows = [
+            (MapName::Frontends, self.frontends.len()),
+            (MapName::Backends, self.backends.len()),
+            (MapName::Slots, self.ranges.used() as usize),
+            (MapName::SourceRanges, source_ranges),
+            (MapName::Conntrack, flows.conntrack),
+            (MapName::SocketFlows, flows.socket_flows),
+        ];
+        rows.map(|(map, rows)| MapFill {
+            map,
+            family: Some(A::FAMILY),
+            rows,
+            capacity: maps.capacity(map) as usize,
+        })
+        .into_iter()
+    }
+}
+
+fn snat_ports<A: MapAddr>(flows: &Flows<A>, capacity: usize) -> impl Iterator<Item = SnatPorts> {
+    flows.snat.iter().filter_map(move |((address, proto), backends)| {
+        // Of equals always the same one, or it would seem to change.
+        let ((backend, port), fullest) =
+            backends.iter().max_by_key(|(backend, count)| (**count, std::cmp::Reverse(**backend)))?;
+        Some(SnatPorts {
+            address: (*address).into(),
+            proto: *proto,
+            in_use: backends.values().sum(),
+            backend: SocketAddr::new((*backend).into(), *port),
+            fullest: *fullest,
+            capacity,
+        })
+    })
+}

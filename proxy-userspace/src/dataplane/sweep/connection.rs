@@ -1,0 +1,112 @@
+//! The rows of one connection together, and when it is over.
+
+use std::{collections::HashMap, time::Duration};
+
+use proxy_common::{
+    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+    proto,
+};
+
+use super::{super::MapAddr, Timeouts};
+
+/// Bits of the TCP header's flags (RFC 9293 §3.1).
+pub(super) const FIN: u8 = 0x01;
+pub(super) const RST: u8 = 0x04;
+pub(super) const ACK: u8 = 0x10;
+
+/// Rows of `conntrack`.
+pub(super) type Rows<A> = HashMap<CtKey<A>, CtEntry<A>>;
+
+/// The rows of one connection, as far as they exist.
+pub(super) struct Connection<'a, A> {
+    proto: u8,
+    /// The first one is the primary row, if that exists.
+    pub(super) rows: Vec<(&'a CtKey<A>, &'a CtEntry<A>)>,
+}
+
+impl<'a, A: MapAddr> Connection<'a, A> {
+    /// All rows if `key` is the first one, else just this.
+    pub(super) fn of(rows: &'a Rows<A>, key: &'a CtKey<A>, entry: &'a CtEntry<A>) -> Self {
+        let mut connection = Self { proto: key.proto, rows: vec![(key, entry)] };
+        let mut add = |key: CtKey<A>, role: Role| {
+            let (key, other) = rows.get_key_value(&key)?;
+            // The client's port may have gone to another connection since.
+            let same = (other.role, other.service, other.backend) == (role.0, entry.service, entry.backend);
+            same.then(|| connection.rows.push((key, other)))?;
+            Some(other)
+        };
+        let target = entry.target(key.proto);
+        if entry.role == Role::HOST.0 {
+            add(CtKey::new(&target.reversed(), INGRESS), Role::REV_HOST);
+        } else if entry.role == Role::DNAT.0 {
+            add(CtKey::new(&target.reversed(), EGRESS), Role::REV_DNAT);
+            if entry.flags & flags::SNAT != 0
+                && let Some(snat) = add(CtKey::new(&target, EGRESS), Role::SNAT)
+            {
+                add(CtKey::new(&snat.target(key.proto).reversed(), INGRESS), Role::REV_SNAT);
+            }
+        }
+        connection
+    }
+
+    /// When a packet of it was last seen.
+    pub(super) fn last_seen(&self) -> u64 {
+        self.rows.iter().map(|(_, entry)| entry.last_seen).max().unwrap_or(0)
+    }
+
+    pub(super) fn is_expired(&self, now_ns: u64, timeouts: &Timeouts) -> bool {
+        u128::from(now_ns.saturating_sub(self.last_seen())) > self.timeout(timeouts).as_nanos()
+    }
+
+    fn timeout(&self, timeouts: &Timeouts) -> Duration {
+        match self.proto {
+            proto::TCP => self.tcp_timeout(timeouts),
+            proto::UDP if self.rows.iter().any(|(_, entry)| entry.flags & flags::LASTING != 0) => {
+                timeouts.udp_stream
+            }
+            proto::UDP => timeouts.udp,
+            _ => timeouts.sctp,
+        }
+    }
+
+    fn tcp_timeout(&self, timeouts: &Timeouts) -> Duration {
+        if let [(_, only)] = self.rows[..]
+            && only.role == Role::DSR.0
+        {
+            return one_sided(only.tcp_flags, timeouts);
+        }
+        let is_reply = |role: u8| [Role::REV_SNAT, Role::REV_DNAT, Role::REV_HOST].contains(&Role(role));
+        let seen = |reply: bool| {
+            let rows = self.rows.iter().filter(|(_, entry)| is_reply(entry.role) == reply);
+            rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
+        };
+        let (forward, reply) = (seen(false), seen(true));
+        let (either, both) = (forward | reply, forward & reply);
+        if either & RST != 0 {
+            timeouts.tcp_reset
+        } else if both & FIN != 0 {
+            timeouts.tcp_closed
+        } else if either & FIN != 0 {
+            timeouts.tcp_half_closed
+        } else if both & ACK != 0 {
+            timeouts.tcp_established
+        } else {
+            timeouts.tcp_opening
+        }
+    }
+}
+
+/// The client is all that is seen of a connection by direct server return. Its first
+/// acknowledgement says that the backend answered. Its end counts as the end of both: the
+/// backend's is not seen, and what the client still sends finds the same backend by hashing.
+fn one_sided(forward: u8, timeouts: &Timeouts) -> Duration {
+    if forward & RST != 0 {
+        timeouts.tcp_reset
+    } else if forward & FIN != 0 {
+        timeouts.tcp_closed
+    } else if forward & ACK != 0 {
+        timeouts.tcp_established
+    } else {
+        timeouts.tcp_opening
+    }
+}

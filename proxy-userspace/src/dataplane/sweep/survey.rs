@@ -1,0 +1,170 @@
+//! What the flow tables hold: connections that are over, and the ways that datagrams go.
+
+use std::collections::{HashMap, HashSet};
+
+use proxy_common::{
+    addr::{Ip4, Ip6},
+    maps::{
+        conntrack::{CtEntry, CtKey, Role},
+        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND},
+    },
+    proto,
+};
+
+use super::{
+    Timeouts,
+    connection::{Connection, Rows},
+};
+use crate::dataplane::{FamilyMaps, MapAddr, MapError, MapStore};
+
+/// What a look at all flows found.
+#[derive(Debug)]
+pub struct Survey {
+    pub(super) v4: Flows<Ip4>,
+    pub(super) v6: Flows<Ip6>,
+}
+
+/// The flows of one family.
+#[derive(Debug)]
+pub(in crate::dataplane) struct Flows<A> {
+    /// Rows of `conntrack`.
+    pub(in crate::dataplane) conntrack: usize,
+    /// Rows of `socket_flows`.
+    pub(in crate::dataplane) socket_flows: usize,
+    /// What masquerading uses.
+    pub(in crate::dataplane) snat: PortUse<A>,
+    /// Connections that were over, and are removed.
+    pub(super) expired: usize,
+    pub(super) ways: HashMap<Path<A>, Datagrams<A>>,
+}
+
+/// Source ports in use by masquerading: node address and protocol → backend → number.
+pub(in crate::dataplane) type PortUse<A> = HashMap<(A, u8), HashMap<(A, u16), usize>>;
+
+/// The way that UDP flows go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Path<A> {
+    pub(super) service: u32,
+    pub(super) backend: u32,
+    pub(super) proto: u8,
+    /// Unknown of a row whose connection lost its first one.
+    pub(super) ends: Option<Ends<A>>,
+}
+
+/// Both ends of a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ends<A> {
+    pub(super) frontend: (A, u16),
+    pub(super) backend: (A, u16),
+}
+
+/// The flows that go one way.
+#[derive(Debug)]
+pub(super) struct Datagrams<A> {
+    pub(super) connections: Vec<Box<[CtKey<A>]>>,
+    pub(super) sockets: Vec<SocketFlowKey<A>>,
+}
+
+impl Survey {
+    /// Looks at all flows and removes those that are over. `now_ns` is `CLOCK_MONOTONIC`.
+    pub fn take(maps: &mut impl MapStore, now_ns: u64, timeouts: &Timeouts) -> Result<Self, MapError> {
+        let v4 = Flows::take(maps.v4(), now_ns, timeouts)?;
+        Ok(Self { v4, v6: Flows::take(maps.v6(), now_ns, timeouts)? })
+    }
+
+    /// The flows of both families.
+    pub(in crate::dataplane) fn families(&self) -> (&Flows<Ip4>, &Flows<Ip6>) {
+        (&self.v4, &self.v6)
+    }
+}
+
+impl<A: MapAddr> Flows<A> {
+    fn take(maps: &mut impl FamilyMaps<A>, now_ns: u64, timeouts: &Timeouts) -> Result<Self, MapError> {
+        let mut rows = Rows::new();
+        maps.each_conntrack(&mut |key, entry| {
+            rows.insert(*key, *entry);
+        })?;
+        let mut flows = Self {
+            conntrack: rows.len(),
+            socket_flows: 0,
+            snat: ports_in_use(&rows),
+            expired: 0,
+            ways: HashMap::new(),
+        };
+        let over = flows.sort(&rows, now_ns, timeouts);
+        drop(rows);
+        flows.expired = super::remove::expired(maps, &over)?;
+        maps.each_socket_flow(&mut |key, flow| flows.add_socket(key, flow))?;
+        Ok(flows)
+    }
+
+    /// The ways that flows go.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path<A>> {
+        self.ways.keys()
+    }
+
+    /// Tells those that are over from those to be judged. Rows whose connection lost its
+    /// first one stand for themselves.
+    fn sort(&mut self, rows: &Rows<A>, now_ns: u64, timeouts: &Timeouts) -> Vec<Over<A>> {
+        let mut over = Vec::new();
+        let mut seen = HashSet::with_capacity(rows.len());
+        for primaries in [true, false] {
+            let is_turn = |entry: &CtEntry<A>| Role(entry.role).is_primary() == primaries;
+            for (key, entry) in rows.iter().filter(|(_, entry)| is_turn(entry)) {
+                if seen.contains(key) {
+                    continue;
+                }
+                let connection = Connection::of(rows, key, entry);
+                seen.extend(connection.rows.iter().map(|(key, _)| **key));
+                let keys = connection.rows.iter().map(|(key, _)| **key).collect();
+                if connection.is_expired(now_ns, timeouts) {
+                    over.push(Over { keys, last_seen: connection.last_seen() });
+                } else if key.proto == proto::UDP {
+                    self.way(path(key, entry)).connections.push(keys);
+                }
+            }
+        }
+        over
+    }
+
+    fn add_socket(&mut self, key: &SocketFlowKey<A>, flow: &SocketFlow<A>) {
+        self.socket_flows += 1;
+        if key.proto != proto::UDP {
+            return;
+        }
+        let (from, to) = ((key.addr, key.port), (flow.addr, flow.port));
+        let forward = key.direction == TO_BACKEND;
+        let (frontend, backend) = if forward { (from, to) } else { (to, from) };
+        let ends = Some(Ends { frontend, backend });
+        let path = Path { service: flow.service, backend: flow.backend, proto: key.proto, ends };
+        self.way(path).sockets.push(*key);
+    }
+
+    fn way(&mut self, path: Path<A>) -> &mut Datagrams<A> {
+        let empty = || Datagrams { connections: Vec::new(), sockets: Vec::new() };
+        self.ways.entry(path).or_insert_with(empty)
+    }
+}
+
+/// Each reply to a masqueraded connection finds it by a row with the port.
+fn ports_in_use<A: MapAddr>(rows: &Rows<A>) -> PortUse<A> {
+    let mut ports = PortUse::new();
+    for (key, _) in rows.iter().filter(|(_, entry)| entry.role == Role::REV_SNAT.0) {
+        let backends = ports.entry((key.dst, key.proto)).or_default();
+        *backends.entry((key.src, key.sport)).or_default() += 1;
+    }
+    ports
+}
+
+/// A connection that is over.
+pub(super) struct Over<A> {
+    pub(super) keys: Box<[CtKey<A>]>,
+    /// When a packet of it was last seen.
+    pub(super) last_seen: u64,
+}
+
+fn path<A: MapAddr>(key: &CtKey<A>, entry: &CtEntry<A>) -> Path<A> {
+    let ends = Ends { frontend: (key.dst, key.dport), backend: (entry.dst, entry.dport) };
+    let ends = Role(entry.role).is_primary().then_some(ends);
+    Path { service: entry.service, backend: entry.backend, proto: key.proto, ends }
+}
