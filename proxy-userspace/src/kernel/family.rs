@@ -159,7 +159,12 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
             MapName::SocketFlows => self.socket_flows.capacity(),
             MapName::SourceRanges => maps::source_ranges::CAPACITY,
             MapName::ServiceCidrs => maps::service_cidrs::CAPACITY,
-            MapName::Services | MapName::Settings | MapName::SocketLbExempt | MapName::Devices => 0,
+            // Of no family.
+            MapName::Services
+            | MapName::Settings
+            | MapName::SocketLbExempt
+            | MapName::Devices
+            | MapName::DeviceStatus => 0,
         }
     }
 
