@@ -38,6 +38,8 @@ pub(super) struct Engine {
     health_changed: bool,
     /// The pods that want no socket LB may be others than those last taken.
     pods_changed: bool,
+    /// NodePorts among the ports of masquerading, to say so once.
+    misplaced: BTreeSet<u16>,
 }
 
 /// Result of one round of writes.
@@ -69,6 +71,7 @@ impl Engine {
             health_checks: BTreeMap::new(),
             health_changed: false,
             pods_changed: false,
+            misplaced: BTreeSet::new(),
         }
     }
 
@@ -129,6 +132,7 @@ impl Engine {
             self.reconciler.set_node(plan::node(&self.state, &self.config, &self.host));
         }
         for service in &dirty.services {
+            self.check_node_ports(service);
             let plans = plan::build(&self.state, service, &self.config);
             self.reconciler.update(service.clone(), plans);
             match self.state.health_check(service) {
@@ -137,6 +141,16 @@ impl Engine {
             }
         }
         self.health_changed |= !dirty.is_empty();
+    }
+
+    fn check_node_ports(&mut self, service: &ObjectName) {
+        let (first, last) = (self.config.snat_port_first, self.config.snat_port_last);
+        let ports = self.state.service(service).into_iter().flat_map(|service| &service.ports);
+        for port in ports.filter_map(|port| port.node_port).filter(|port| (first..=last).contains(port)) {
+            if self.misplaced.insert(port) {
+                warn!(%service, port, "a NodePort lies in snatPortRange: late replies would reach it (nodePortRange)");
+            }
+        }
     }
 
     /// The health ports of services, if they may have changed since the last call.

@@ -89,6 +89,7 @@ impl Agent {
         if !config.unhonoured.is_empty() {
             warn!(fields = config.unhonoured.join(", "), "configured, and without effect here");
         }
+        startup::check_host(config);
         startup::raise_descriptor_limit();
         let health = startup::health(config)?;
         let watch_metrics = Arc::new(WatchMetrics::default());

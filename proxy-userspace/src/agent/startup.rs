@@ -12,7 +12,8 @@ use crate::{
     config::{Attach, Config, ConntrackTimeouts, Xdp},
     dataplane::Timeouts,
     health::Health,
-    kernel::{Datapath, Options, TcMode, XdpPolicy},
+    kernel::{Datapath, HostPorts, Options, TcMode, XdpPolicy},
+    model::{DetectLocal, Mode},
     watch::{
         Batches, WatchMetrics,
         kube::{self, NodeEvents},
@@ -119,11 +120,30 @@ async fn pass_on(logger: EbpfLogger<&'static dyn log::Log>) {
     }
 }
 
+/// Says what of the configuration does not go together with this host.
+pub(super) fn check_host(config: &Config) {
+    let model = &config.model;
+    if model.load_balancer.mode != Mode::Snat && model.detect_local == DetectLocal::Off {
+        warn!("pods cannot be told from clients outside (detectLocalMode), so loadBalancer.mode stays snat");
+    }
+    let range = model.snat_port_first..=model.snat_port_last;
+    match HostPorts::read().map(|ports| ports.shared_with(&range)) {
+        Ok(None) => (),
+        Ok(Some(shared)) => warn!(
+            ports = format!("{}-{}", shared.start(), shared.end()),
+            "sockets of this host are given ports of snatPortRange, too, and may lose replies to masqueraded \
+             connections; reserve them in net.ipv4.ip_local_reserved_ports"
+        ),
+        Err(error) => warn!(%error, "cannot compare snatPortRange with the ports of this host"),
+    }
+}
+
 /// The configured timeouts, and defaults for those kube-proxy does not know.
 pub(super) fn timeouts(configured: &ConntrackTimeouts) -> Timeouts {
     Timeouts {
         tcp_established: configured.tcp_established,
         tcp_half_closed: configured.tcp_close_wait,
+        tcp_closed: configured.tcp_closed,
         udp: configured.udp,
         udp_stream: configured.udp_stream,
         ..Timeouts::default()

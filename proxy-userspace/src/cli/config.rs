@@ -104,6 +104,7 @@ fn effective(config: &Config) -> Value {
         "conntrack": {
             "tcpEstablishedTimeout": seconds(timeouts.tcp_established),
             "tcpCloseWaitTimeout": seconds(timeouts.tcp_close_wait),
+            "tcpClosedTimeout": seconds(timeouts.tcp_closed),
             "udpTimeout": seconds(timeouts.udp),
             "udpStreamTimeout": seconds(timeouts.udp_stream),
         },
@@ -124,6 +125,7 @@ fn effective(config: &Config) -> Value {
         "healthzBindAddress": config.health,
         "bindAddressHardFail": config.bind_hard_fail,
         "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),
+        "nodePortRange": format!("{}-{}", config.node_port_range.start(), config.node_port_range.end()),
         "maps": config.maps,
         "bpffs": config.bpffs,
         "cgroup": config.cgroup,

@@ -17,7 +17,7 @@ use super::{
     duration::GoDuration,
     errors::Problems,
     interfaces::InterfacePatterns,
-    kube_proxy::{Conntrack, KubeProxyConfiguration, Nftables},
+    kube_proxy::{Ipvs, KubeProxyConfiguration, Nftables},
     shunt::ShuntConfiguration,
     unhonoured,
 };
@@ -28,6 +28,7 @@ use crate::model::{DetectLocal, NodePortAddresses};
 pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut Problems) -> Config {
     let (kube_proxy, shunt) = (&documents.kube_proxy, &documents.shunt);
     check_capacities(&shunt.maps, problems);
+    let node_port_range = port_range("nodePortRange", &shunt.node_port_range, 30_000..=32_767, problems);
     let (sync_period, min_sync_period) = periods(kube_proxy, &documents.kube_proxy_fields);
     let text = |text: &String| Some(text.clone()).filter(|t| !t.is_empty());
     Config {
@@ -36,8 +37,9 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
             .kubeconfig
             .clone()
             .or_else(|| text(&kube_proxy.client_connection.kubeconfig).map(PathBuf::from)),
-        model: model(kube_proxy, shunt, &overrides, problems),
-        timeouts: timeouts(&kube_proxy.conntrack),
+        model: model(kube_proxy, shunt, &overrides, &node_port_range, problems),
+        node_port_range,
+        timeouts: timeouts(kube_proxy),
         sync_period,
         min_sync_period,
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
@@ -57,9 +59,13 @@ fn model(
     file: &KubeProxyConfiguration,
     shunt: &ShuntConfiguration,
     overrides: &Overrides,
+    node_ports: &RangeInclusive<u16>,
     problems: &mut Problems,
 ) -> crate::model::Config {
-    let snat_ports = port_range(&shunt.snat_port_range, problems);
+    let snat_ports = port_range("snatPortRange", &shunt.snat_port_range, 1024..=29_999, problems);
+    // A reply to a masqueraded connection that is forgotten would be taken for a client of the NodePort.
+    let apart = snat_ports.end() < node_ports.start() || node_ports.end() < snat_ports.start();
+    problems.check(apart, "snatPortRange", "overlaps nodePortRange: late replies would reach NodePorts");
     crate::model::Config {
         detect_local: detect_local(file, problems),
         masquerade_all: masquerade_all(file),
@@ -161,16 +167,28 @@ fn periods(file: &KubeProxyConfiguration, written: &Value) -> (Duration, Duratio
     (find("syncPeriod").unwrap_or(default), find("minSyncPeriod").unwrap_or_default())
 }
 
-/// Zero leaves kube-proxy's kernel at its own value; here that is our default.
-fn timeouts(conntrack: &Conntrack) -> ConntrackTimeouts {
+/// Zero leaves kube-proxy's kernel at its own value; here that is what comes next: first the
+/// section `ipvs`, where the mode does not exclude it, for only who means it writes it; then
+/// `conntrack`, which has values of its own when nothing is written; then our default.
+fn timeouts(file: &KubeProxyConfiguration) -> ConntrackTimeouts {
     let default = ConntrackTimeouts::default();
-    let or = |set: GoDuration, default| if set.is_zero() { default } else { set.to_std() };
+    let or = |set: GoDuration, next| if set > GoDuration::default() { set.to_std() } else { next };
+    let unset = Ipvs::default();
+    let (ipvs, conntrack) = (if ipvs_counts(file) { &file.ipvs } else { &unset }, &file.conntrack);
+    let close_wait = or(conntrack.tcp_close_wait_timeout, default.tcp_close_wait);
+    let established = or(conntrack.tcp_established_timeout, default.tcp_established);
     ConntrackTimeouts {
-        tcp_established: or(conntrack.tcp_established_timeout, default.tcp_established),
-        tcp_close_wait: or(conntrack.tcp_close_wait_timeout, default.tcp_close_wait),
-        udp: or(conntrack.udp_timeout, default.udp),
-        udp_stream: or(conntrack.udp_stream_timeout, default.udp_stream),
+        tcp_established: or(ipvs.tcp_timeout, established),
+        tcp_close_wait: or(ipvs.tcp_fin_timeout, close_wait),
+        tcp_closed: or(ipvs.tcp_fin_timeout, default.tcp_closed),
+        udp: or(ipvs.udp_timeout, or(conntrack.udp_timeout, default.udp)),
+        udp_stream: or(ipvs.udp_timeout, or(conntrack.udp_stream_timeout, default.udp_stream)),
     }
+}
+
+/// The section of the chosen mode counts; without a mode each of them does.
+pub(super) fn ipvs_counts(file: &KubeProxyConfiguration) -> bool {
+    matches!(file.mode.as_str(), "" | "ipvs")
 }
 
 /// An empty field is one that was not filled in, as in the file that kubeadm writes, and
@@ -193,15 +211,21 @@ fn health(field: &str, flag: Option<&str>, problems: &mut Problems) -> Option<So
 /// kube-proxy's, which load balancers of clouds are set up to ask.
 const HEALTH_PORT: u16 = 10256;
 
-fn port_range(text: &str, problems: &mut Problems) -> RangeInclusive<u16> {
+fn port_range(
+    path: &str,
+    text: &str,
+    default: RangeInclusive<u16>,
+    problems: &mut Problems,
+) -> RangeInclusive<u16> {
     let parse = || {
         let (first, last) = text.split_once('-')?;
         let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         (first != 0 && first <= last).then_some(first..=last)
     };
     parse().unwrap_or_else(|| {
-        problems.add("snatPortRange", format_args!("{text:?} is not a range such as 1024-29999"));
-        1024..=29999
+        let (first, last) = (default.start(), default.end());
+        problems.add(path, format_args!("{text:?} is not a range such as {first}-{last}"));
+        default
     })
 }
 

@@ -14,6 +14,7 @@ mod unhonoured;
 
 use std::{
     net::SocketAddr,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -31,6 +32,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// What decides the rows.
     pub model: crate::model::Config,
+    /// The ports that the API server gives to NodePorts.
+    pub node_port_range: RangeInclusive<u16>,
     /// When idle connections are forgotten.
     pub timeouts: ConntrackTimeouts,
     /// Time between comparisons with the kernel.
@@ -66,6 +69,8 @@ pub struct ConntrackTimeouts {
     pub tcp_established: Duration,
     /// TCP connections one side has closed.
     pub tcp_close_wait: Duration,
+    /// TCP connections both sides have closed.
+    pub tcp_closed: Duration,
     /// UDP flows that saw packets one way.
     pub udp: Duration,
     /// UDP flows that saw packets both ways.
@@ -78,6 +83,7 @@ impl Default for ConntrackTimeouts {
         Self {
             tcp_established: Duration::from_secs(24 * 3600),
             tcp_close_wait: Duration::from_secs(3600),
+            tcp_closed: Duration::from_secs(120),
             udp: Duration::from_secs(30),
             udp_stream: Duration::from_secs(120),
         }

@@ -26,6 +26,9 @@ pub struct ShuntConfiguration {
     pub xdp: Xdp,
     /// `first-last`, the source ports of masqueraded connections.
     pub snat_port_range: String,
+    /// `first-last`, the ports from which the API server gives NodePorts
+    /// (`--service-node-port-range`).
+    pub node_port_range: String,
     /// Sizes of the eBPF maps.
     pub maps: Capacities,
     /// Folder of pins in a mounted bpf file system.
@@ -46,6 +49,7 @@ impl Default for ShuntConfiguration {
             load_balancer: LoadBalancer::default(),
             xdp: Xdp::default(),
             snat_port_range: "1024-29999".into(),
+            node_port_range: "30000-32767".into(),
             maps: Capacities::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
             cgroup: None,

@@ -81,6 +81,46 @@ fn the_load_balancer() {
 }
 
 #[test]
+fn timeouts_of_ipvs_count_where_its_mode_does() {
+    let seconds = |fields: &str| {
+        let ConntrackTimeouts { tcp_established, tcp_close_wait, tcp_closed, udp, udp_stream } =
+            parse(&kube_proxy(fields)).timeouts;
+        [tcp_established, tcp_close_wait, tcp_closed, udp, udp_stream].map(|duration| duration.as_secs())
+    };
+    let ipvs = "ipvs: {tcpTimeout: 15m, tcpFinTimeout: 40s, udpTimeout: 5m}";
+    let conntrack = "conntrack: {tcpEstablishedTimeout: 2h, tcpCloseWaitTimeout: 50s, udpTimeout: 9s, udpStreamTimeout: 99s}";
+    assert_eq!(seconds(""), [86_400, 3600, 120, 30, 120]);
+    assert_eq!(seconds(conntrack), [7200, 50, 120, 9, 99]);
+    assert_eq!(seconds(ipvs), [900, 40, 40, 300, 300]);
+    assert_eq!(seconds(&format!("mode: ipvs\n{ipvs}\n{conntrack}")), [900, 40, 40, 300, 300]);
+    assert_eq!(seconds(&format!("mode: nftables\n{ipvs}\n{conntrack}")), [7200, 50, 120, 9, 99]);
+    assert_eq!(seconds("mode: ipvs\nipvs: {tcpTimeout: 0s, udpTimeout: 60s}"), [86_400, 3600, 120, 60, 60]);
+    assert_eq!(
+        seconds("conntrack: {tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}"),
+        [86_400, 3600, 120, 30, 120]
+    );
+
+    let unhonoured = |mode: &str| parse(&kube_proxy(&format!("mode: {mode}\n{ipvs}"))).unhonoured;
+    assert_eq!(unhonoured("ipvs"), ["mode"]);
+    assert_eq!(unhonoured("nftables"), ["ipvs.tcpTimeout", "ipvs.tcpFinTimeout", "ipvs.udpTimeout"]);
+}
+
+#[test]
+fn ports_of_masquerading_and_node_ports_are_kept_apart() {
+    let config = parse(&shunt("snatPortRange: 40000-50000\nnodePortRange: 20000-29999"));
+    assert_eq!((config.model.snat_port_first, config.node_port_range), (40_000, 20_000..=29_999));
+    for fields in [
+        "snatPortRange: 1024-30000",
+        "snatPortRange: 32767-40000",
+        "snatPortRange: 31000-31001",
+        "nodePortRange: 20000-32767",
+    ] {
+        assert_eq!(wrong(&shunt(fields)), ["snatPortRange"], "{fields}");
+    }
+    assert_eq!(wrong(&shunt("nodePortRange: '30000'")), ["nodePortRange"]);
+}
+
+#[test]
 fn kube_proxys_rules_hold() {
     for (fields, expected) in [
         ("bindAddress: 10.10.12.11:2000", &["bindAddress"][..]),

@@ -2,7 +2,7 @@
 
 use serde_norway::Value;
 
-use super::kube_proxy::KubeProxyConfiguration;
+use super::{effective::ipvs_counts, kube_proxy::KubeProxyConfiguration};
 
 /// Fields with an effect, and whole sections of them.
 const HONOURED: &[&str] = &[
@@ -30,6 +30,9 @@ const HONOURED: &[&str] = &[
     "nodePortAddresses",
 ];
 
+/// Fields with an effect unless the mode is another.
+const HONOURED_OF_IPVS: &[&str] = &["ipvs.tcpFinTimeout", "ipvs.tcpTimeout", "ipvs.udpTimeout"];
+
 /// Paths of the fields that differ from kube-proxy's default and are not honoured.
 pub(super) fn fields(file: &KubeProxyConfiguration) -> Vec<String> {
     let value = |file: &KubeProxyConfiguration| {
@@ -39,6 +42,7 @@ pub(super) fn fields(file: &KubeProxyConfiguration) -> Vec<String> {
     collect("", &value(file), &value(&KubeProxyConfiguration::default()), &mut found);
     // The behaviour is that of the nftables mode, whatever the mode.
     found.retain(|path| path != "mode" || file.mode != "nftables");
+    found.retain(|path| !ipvs_counts(file) || !HONOURED_OF_IPVS.contains(&path.as_str()));
     found
 }
 

@@ -10,6 +10,7 @@ mod ethtool;
 mod family;
 mod hash;
 mod host;
+mod host_ports;
 mod maps;
 mod mmap;
 mod namespaces;
@@ -32,6 +33,7 @@ pub use family::{KernelAddr, KernelFamily};
 pub use host::{
     DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,
 };
+pub use host_ports::HostPorts;
 pub use maps::KernelMaps;
 pub use netlink::Netlink;
 pub use object::Capacities;
