@@ -21,6 +21,11 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Agent(args) => agent(args),
+        Command::Check(args) => {
+            let (ok, report) = runtime()?.block_on(cli::check::run(&args))?;
+            let printed = print(&report)?;
+            Ok(if ok { printed } else { ExitCode::FAILURE })
+        }
         Command::Cleanup(args) => print(&runtime()?.block_on(cli::cleanup(&args))?),
         Command::Service(ServiceCommand::List(args)) => print(&cli::list_services(&args)?),
         Command::Conn(ConnCommand::List(args)) => print(&cli::list_connections(&args)?),

@@ -1,6 +1,7 @@
 //! The command line: what `shunt` understands, and the commands that look at the pinned
 //! maps. They need no agent.
 
+pub mod check;
 pub mod config;
 pub mod conns;
 pub mod rows;
@@ -36,6 +37,12 @@ pub enum Command {
     /// Run on a node and deliver service traffic.
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
+    /// Say whether this node has what the agent needs, what gets in its way, and what is attached.
+    ///
+    /// Works with and without an agent, and changes nothing. The exit status is 1 if something is wrong.
+    #[command(after_help = "Examples:\n  shunt check\n  shunt check --config /etc/shunt/config.yaml\n  \
+                      shunt check -o json | jq '.devices[] | {interface, xdp}'")]
+    Check(check::CheckArgs),
     /// Remove every trace of the agent from this node: programs, links, maps.
     #[command(after_help = "Examples:\n  shunt cleanup\n  shunt cleanup --bpffs /sys/fs/bpf/other")]
     Cleanup(BpffsArg),

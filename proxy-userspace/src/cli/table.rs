@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-use super::{conns::ConnView, services::FrontendView};
+use super::{check::Report, conns::ConnView, services::FrontendView};
 use crate::model::{Algorithm, Mode};
 
 /// Backends in a cell of the short table; a service may have thousands.
@@ -94,6 +94,32 @@ pub fn connections(views: &[ConnView]) -> String {
         ]);
     }
     table.trim_fmt()
+}
+
+/// The tables of `shunt check`.
+pub fn check(report: &Report) -> String {
+    let mut checks = plain(&["CHECK", "STATE", "DETAIL"]);
+    for finding in &report.checks {
+        checks.add_row([finding.check, finding.state.name(), &finding.detail]);
+    }
+    let mut text = checks.trim_fmt();
+    if !report.devices.is_empty() {
+        let mut devices = plain(&["DEVICE", "TC", "XDP", "REASON", "OTHERS"]);
+        for device in &report.devices {
+            let (ingress, egress) = (device.tc.ingress, device.tc.egress);
+            let tc = if ingress == egress { ingress.into() } else { format!("{ingress}/{egress}") };
+            let or_dash = |text: String| if text.is_empty() { "-".into() } else { text };
+            devices.add_row([
+                device.interface.clone(),
+                tc,
+                device.xdp.mode.to_owned(),
+                or_dash(device.xdp.reason.clone()),
+                or_dash(device.others.join(", ")),
+            ]);
+        }
+        text = format!("{text}\n\n{}", devices.trim_fmt());
+    }
+    text
 }
 
 /// The two largest units, as kubectl shows ages.

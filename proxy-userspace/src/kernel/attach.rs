@@ -35,7 +35,8 @@ pub enum TcMode {
 }
 
 impl TcMode {
-    fn is_tcx(self) -> bool {
+    /// Whether this kernel is attached to by TCX.
+    pub(super) fn is_tcx(self) -> bool {
         match self {
             TcMode::Auto => KernelVersion::current().is_ok_and(|v| v >= TCX_SINCE),
             TcMode::Tcx => true,

@@ -134,6 +134,23 @@ pub(super) fn lookup_all<K: Pod, V: Pod>(map: BorrowedFd<'_>, mut row: impl FnMu
     }
 }
 
+/// Ids of the programs at a hook of a cgroup, in their order.
+///
+/// # Errors
+/// When the kernel refuses, for one because there are more than anybody attaches.
+pub(super) fn cgroup_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
+    let mut ids = [0u32; 64];
+    let mut attr = zeroed_attr();
+    attr.query.__bindgen_anon_1.target_fd = cgroup.as_raw_fd() as u32;
+    attr.query.attach_type = attach_type;
+    attr.query.prog_ids = (&raw mut ids) as u64;
+    attr.query.__bindgen_anon_2.prog_cnt = ids.len() as u32;
+    bpf(bpf_cmd::BPF_PROG_QUERY, &mut attr)?;
+    // SAFETY: the query member was the one used; the kernel left the number of ids it wrote.
+    let count = unsafe { attr.query.__bindgen_anon_2.prog_cnt } as usize;
+    Ok(ids.get(..count).unwrap_or_default().to_vec())
+}
+
 /// What a program made of a packet under `BPF_PROG_TEST_RUN`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {

@@ -13,7 +13,7 @@ use proxy_common::maps::devices::{Device, flags};
 
 pub use self::xdp::{Elsewhere, Served, XdpPlan, XdpTarget};
 
-use super::attach::Target;
+use super::{attach::Target, xdp::XdpInForce};
 
 /// The loopback device has this index in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
@@ -61,6 +61,8 @@ pub struct Link {
     pub mtu: u32,
     /// What it is of another device, if it is a VLAN device.
     pub vlan: Option<Vlan>,
+    /// The XDP program it carries, ours or another's.
+    pub xdp: Option<XdpInForce>,
 }
 
 /// A VLAN device.

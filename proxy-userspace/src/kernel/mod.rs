@@ -11,6 +11,7 @@ mod family;
 mod hash;
 mod host;
 mod host_ports;
+mod inspect;
 mod maps;
 mod mmap;
 mod namespaces;
@@ -34,10 +35,14 @@ pub use host::{
     DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,
 };
 pub use host_ports::HostPorts;
+pub use inspect::{
+    DevicePrograms, Listener, SocketHook, System, device_programs, kube_proxy, listeners, socket_hooks,
+    system,
+};
 pub use maps::KernelMaps;
 pub use netlink::Netlink;
 pub use object::Capacities;
 pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use sock_diag::KernelSockets;
-pub use xdp::{XdpMode, XdpPolicy, XdpStatus};
+pub use xdp::{XdpInForce, XdpMode, XdpPolicy, XdpStatus};

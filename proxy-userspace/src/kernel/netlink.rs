@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use super::{
     KernelError,
     host::{Host, Link, LinkKind, Vlan},
+    xdp,
 };
 
 /// A burst of changes, such as a pod's start, is read once it has been quiet for so long.
@@ -56,6 +57,11 @@ impl Netlink {
             .map_err(|source| KernelError::System { what: "open a netlink socket".into(), source })?;
         tokio::spawn(connection);
         Ok(Self { handle, changes })
+    }
+
+    /// For questions that only some ask.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// Waits for a change, or until it is time to look anyway.
@@ -100,6 +106,7 @@ fn link(message: &LinkMessage) -> Link {
         master: None,
         mtu: 0,
         vlan: None,
+        xdp: xdp::in_force(&message.attributes),
     };
     let mut below = None;
     let mut peer_elsewhere = false;

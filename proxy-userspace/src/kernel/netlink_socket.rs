@@ -1,7 +1,7 @@
 //! A netlink socket for questions that are answered at once. Sends and receives messages;
 //! knows nothing of what they say.
 
-use std::io;
+use std::{convert::Infallible, io};
 
 use netlink_packet_core::{
     NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
@@ -58,5 +58,33 @@ impl NetlinkSocket {
             payloads.push(message.payload);
         }
         Ok(payloads)
+    }
+}
+
+/// A message whose bytes after the header nobody has read.
+pub(super) struct RawMessage {
+    pub(super) kind: u16,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl NetlinkSerializable for RawMessage {
+    fn message_type(&self) -> u16 {
+        self.kind
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer.copy_from_slice(&self.bytes);
+    }
+}
+
+impl NetlinkDeserializable for RawMessage {
+    type Error = Infallible;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
+        Ok(Self { kind: header.message_type, bytes: payload.to_vec() })
     }
 }

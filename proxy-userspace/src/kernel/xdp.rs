@@ -8,7 +8,10 @@ mod programs;
 use aya_obj::generated::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
 use proxy_common::maps::device_status::{DeviceStatus, configured, mode};
 
-pub(super) use self::programs::{Program, Programs, detach};
+pub(super) use self::{
+    ask::in_force,
+    programs::{Program, Programs, detach},
+};
 
 /// Whether XDP is to be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +77,15 @@ impl XdpMode {
             XdpMode::Native => XDP_FLAGS_DRV_MODE,
         }
     }
+}
+
+/// An XDP program on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpInForce {
+    /// Who runs it.
+    pub mode: XdpMode,
+    /// Its id.
+    pub program: u32,
 }
 
 /// What became of XDP on a device.

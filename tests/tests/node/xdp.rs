@@ -178,8 +178,8 @@ fn what_cannot_have_it_says_why_and_works_without() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
+/// A node whose uplink can have it, and other node edges that cannot.
+pub(crate) fn with_links_of_every_kind() -> Result<Cluster> {
     let mut shunt = configuration("native");
     shunt["interfaces"] = serde_json::json!({"node": ["x*"]});
     let mut cluster = Cluster::build(1, &shunt)?;
@@ -190,6 +190,12 @@ fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
          link add link eth0 name xmacvlan type macvlan\nlink set xbridge up\nlink set xifb up",
     )?;
     cluster.start(&manifests::two_nodes()?)?;
+    Ok(cluster)
+}
+
+#[test]
+fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
+    let cluster = with_links_of_every_kind()?;
     let node = &cluster.nodes[0];
     assert_eq!(wait_for(node, "eth0", XdpMode::Native)?, "");
     for interface in ["xbridge", "xifb", "xvxlan", "xmacvlan"] {

@@ -29,7 +29,17 @@ const CABLE: LinkKind = LinkKind::Cable { peer_elsewhere: true };
 fn link(ifindex: u32, name: &str, kind: LinkKind, master: Option<u32>) -> (u32, Link) {
     (
         ifindex,
-        Link { ifindex, name: name.into(), kind, ethernet: true, mac: [2; 6], master, mtu: 1500, vlan: None },
+        Link {
+            ifindex,
+            name: name.into(),
+            kind,
+            ethernet: true,
+            mac: [2; 6],
+            master,
+            mtu: 1500,
+            vlan: None,
+            xdp: None,
+        },
     )
 }
 

@@ -14,22 +14,13 @@ use rtnetlink::packet_route::{
     link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached},
 };
 
-use super::{XdpMode, netdev};
+use super::{XdpInForce, XdpMode, netdev};
 use crate::kernel::netlink_socket::NetlinkSocket;
 
 /// `NLMSGERR_ATTR_MSG` of linux/netlink.h: what the kernel says of an error.
 const ERROR_TEXT: u16 = 1;
 /// The header of the request comes before it.
 const HEADER_LEN: usize = 16;
-
-/// An XDP program on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::kernel) struct InForce {
-    /// Who runs it.
-    pub(in crate::kernel) mode: XdpMode,
-    /// Its id.
-    pub(in crate::kernel) program: u32,
-}
 
 /// Asks questions about devices.
 pub(super) struct Asker {
@@ -44,14 +35,14 @@ impl Asker {
     }
 
     /// The program of a device.
-    pub(super) fn in_force(&mut self, ifindex: u32) -> io::Result<Option<InForce>> {
+    pub(super) fn in_force(&mut self, ifindex: u32) -> io::Result<Option<XdpInForce>> {
         let mut message = LinkMessage::default();
         message.header.index = ifindex;
         self.route.send(NLM_F_REQUEST, RouteNetlinkMessage::GetLink(message).into())?;
         for payload in self.route.receive::<RouteNetlinkMessage>()? {
             match payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                    return Ok(program(&link.attributes));
+                    return Ok(in_force(&link.attributes));
                 }
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 _ => {}
@@ -105,7 +96,7 @@ fn words(message: &[u8]) -> String {
 }
 
 /// The program that the attributes of a device tell of.
-pub(in crate::kernel) fn program(attributes: &[LinkAttribute]) -> Option<InForce> {
+pub(in crate::kernel) fn in_force(attributes: &[LinkAttribute]) -> Option<XdpInForce> {
     let xdp =
         attributes.iter().find_map(|a| if let LinkAttribute::Xdp(xdp) = a { Some(xdp) } else { None })?;
     let mut mode = XdpMode::None;
@@ -119,5 +110,5 @@ pub(in crate::kernel) fn program(attributes: &[LinkAttribute]) -> Option<InForce
             _ => {}
         }
     }
-    (mode != XdpMode::None).then_some(InForce { mode, program })
+    (mode != XdpMode::None).then_some(XdpInForce { mode, program })
 }

@@ -1,14 +1,12 @@
 //! What the driver of a device can do with XDP, from the generic netlink family `netdev`
 //! (linux/netdev.h, since kernel 6.3).
 
-use std::{convert::Infallible, io};
+use std::io;
 
-use netlink_packet_core::{
-    NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkPayload, NetlinkSerializable, NlasIterator,
-};
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload, NlasIterator};
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-use crate::kernel::netlink_socket::NetlinkSocket;
+use crate::kernel::netlink_socket::{NetlinkSocket, RawMessage};
 
 /// `NETDEV_XDP_ACT_NDO_XMIT`: the device sends what XDP on another device redirects to it.
 pub(super) const NDO_XMIT: u64 = 4;
@@ -29,69 +27,39 @@ const HEADER_LEN: usize = 4;
 /// Bits `NETDEV_XDP_ACT_*` of a device; nothing where the kernel does not know the question.
 pub(super) fn features(ifindex: u32) -> io::Result<Option<u64>> {
     let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
-    let by_name = Generic::question(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
+    let by_name = question(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
     let family = ask(&mut socket, by_name, CTRL_ATTR_FAMILY_ID)?;
     let Some(family) = family.and_then(|id| Some(u16::from_ne_bytes(id.try_into().ok()?))) else {
         return Ok(None);
     };
-    let device = Generic::question(family, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
+    let device = question(family, NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &ifindex.to_ne_bytes());
     let features = ask(&mut socket, device, NETDEV_A_DEV_XDP_FEATURES)?;
     Ok(features.and_then(|bits| Some(u64::from_ne_bytes(bits.try_into().ok()?))))
 }
 
 /// The value of one attribute of the answer, if there is an answer.
-fn ask(socket: &mut NetlinkSocket, question: Generic, attribute: u16) -> io::Result<Option<Vec<u8>>> {
+fn ask(socket: &mut NetlinkSocket, question: RawMessage, kind: u16) -> io::Result<Option<Vec<u8>>> {
     socket.send(NLM_F_REQUEST, NetlinkPayload::InnerMessage(question))?;
-    let answers = socket.receive::<Generic>()?;
+    let answers = socket.receive::<RawMessage>()?;
     Ok(answers.into_iter().find_map(|answer| match answer {
-        NetlinkPayload::InnerMessage(answer) => answer.attribute(attribute),
+        NetlinkPayload::InnerMessage(answer) => attribute(&answer, kind),
         _ => None,
     }))
 }
 
-/// A message of generic netlink, unread.
-struct Generic {
-    family: u16,
-    bytes: Vec<u8>,
+/// A question with one attribute.
+fn question(family: u16, command: u8, attribute: u16, value: &[u8]) -> RawMessage {
+    let mut bytes = vec![command, 1, 0, 0];
+    bytes.extend((HEADER_LEN as u16 + value.len() as u16).to_ne_bytes());
+    bytes.extend(attribute.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    RawMessage { kind: family, bytes }
 }
 
-impl Generic {
-    /// A question with one attribute.
-    fn question(family: u16, command: u8, attribute: u16, value: &[u8]) -> Self {
-        let mut bytes = vec![command, 1, 0, 0];
-        bytes.extend((HEADER_LEN as u16 + value.len() as u16).to_ne_bytes());
-        bytes.extend(attribute.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        Self { family, bytes }
-    }
-
-    fn attribute(&self, kind: u16) -> Option<Vec<u8>> {
-        let attributes = NlasIterator::new(self.bytes.get(HEADER_LEN..)?);
-        attributes.flatten().find(|attribute| attribute.kind() == kind).map(|found| found.value().to_vec())
-    }
-}
-
-impl NetlinkSerializable for Generic {
-    fn message_type(&self) -> u16 {
-        self.family
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&self.bytes);
-    }
-}
-
-impl NetlinkDeserializable for Generic {
-    type Error = Infallible;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
-        Ok(Self { family: header.message_type, bytes: payload.to_vec() })
-    }
+fn attribute(message: &RawMessage, kind: u16) -> Option<Vec<u8>> {
+    let attributes = NlasIterator::new(message.bytes.get(HEADER_LEN..)?);
+    attributes.flatten().find(|attribute| attribute.kind() == kind).map(|found| found.value().to_vec())
 }
 
 #[cfg(test)]

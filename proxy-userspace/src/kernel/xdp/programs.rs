@@ -10,11 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    XdpMode, XdpPolicy, XdpStatus,
-    ask::{Asker, InForce},
-    netdev::NDO_XMIT,
-};
+use super::{XdpInForce, XdpMode, XdpPolicy, XdpStatus, ask::Asker, netdev::NDO_XMIT};
 use crate::kernel::{
     bpf, ethtool,
     host::{Served, XdpPlan, XdpTarget},
@@ -227,7 +223,7 @@ impl Attempt<'_> {
         bpf::link_pin(link.as_fd(), self.pin)
     }
 
-    fn in_force(&mut self) -> Option<InForce> {
+    fn in_force(&mut self) -> Option<XdpInForce> {
         self.kernel.in_force(self.target.ifindex).ok().flatten()
     }
 

@@ -1,0 +1,104 @@
+use super::*;
+use crate::{config::Overrides, kernel::XdpStatus};
+
+fn facts(config: &str) -> Facts {
+    let system = System {
+        release: "6.12.1-x".into(),
+        version: Some((6, 12)),
+        btf: true,
+        tcx: true,
+        bpffs: true,
+        cgroup: Some("/sys/fs/cgroup".into()),
+    };
+    let config = format!("apiVersion: shunt.dev/v1alpha1\nkind: ShuntConfiguration\n{config}\n");
+    Facts {
+        system,
+        hooks: vec![SocketHook { hook: "sock_connect4", ours: true, others: Vec::new() }],
+        kube_proxy: Vec::new(),
+        listeners: Vec::new(),
+        devices: Vec::new(),
+        config: Config::parse(&config, Overrides::default()).unwrap(),
+    }
+}
+
+/// Compares what is not as it should be.
+fn check(facts: &Facts, expected: &[(&str, State, &str)]) {
+    let found: Vec<_> = judge(facts).into_iter().filter(|f| f.state != State::Ok).collect();
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for (found, (check, state, words)) in found.iter().zip(expected) {
+        assert_eq!((found.check, found.state), (*check, *state), "{found:?}");
+        assert!(found.detail.contains(words), "{found:?}");
+    }
+}
+
+#[test]
+fn a_node_that_has_it_all() {
+    check(&facts(""), &[]);
+}
+
+#[test]
+fn what_the_kernel_lacks() {
+    let mut old = facts("");
+    old.system =
+        System { version: Some((5, 15)), btf: false, bpffs: false, cgroup: None, ..old.system.clone() };
+    check(
+        &old,
+        &[
+            ("kernel", State::Error, "6.1"),
+            ("BTF", State::Warning, "bpftool"),
+            ("bpffs", State::Error, "mount"),
+            ("cgroup2", State::Error, "socketLB"),
+        ],
+    );
+    let mut without = facts("socketLB: 'off'");
+    without.system.cgroup = None;
+    check(&without, &[("cgroup2", State::Warning, "NodePorts")]);
+}
+
+#[test]
+fn who_else_translates() {
+    let mut facts = facts("");
+    facts.kube_proxy = vec!["nftables has its table kube-proxy".into()];
+    facts.listeners = vec![Listener { port: 10256, process: Some("kube-proxy".into()) }];
+    facts.hooks[0].others = vec!["cil_sock4_connect".into()];
+    check(
+        &facts,
+        &[
+            ("kube-proxy", State::Error, "table"),
+            ("sockets", State::Error, "Cilium"),
+            ("health port", State::Error, "kube-proxy holds 10256"),
+        ],
+    );
+    facts.kube_proxy.clear();
+    facts.listeners = vec![Listener { port: 10256, process: Some("shunt".into()) }];
+    facts.hooks[0].others = vec!["audit".into()];
+    check(&facts, &[("sockets", State::Warning, "audit")]);
+    // A CNI's own programs at devices are no rivals.
+    facts.hooks[0].others.clear();
+    facts.devices = vec![DevicePrograms { others: vec!["cil_from_netdev".into()], ..attached("eth0") }];
+    check(&facts, &[]);
+}
+
+fn attached(interface: &str) -> DevicePrograms {
+    let interface = interface.into();
+    DevicePrograms { interface, ingress: Some("tcx"), egress: Some("tcx"), ..DevicePrograms::default() }
+}
+
+#[test]
+fn devices_that_lack_something() {
+    let mut facts = facts("");
+    facts.devices = vec![DevicePrograms { egress: None, ..attached("eth0") }];
+    check(&facts, &[("tc", State::Error, "eth0")]);
+    let noted = |configured, mode, reason: &str| {
+        Some(XdpStatus { ifindex: 2, interface: String::new(), configured, mode, reason: reason.into() })
+    };
+    let mut with = |configured, mode, xdp, expected: &[(&str, State, &str)]| {
+        let noted = noted(configured, mode, "no driver");
+        facts.devices = vec![DevicePrograms { xdp, noted, ..attached("eth0") }];
+        check(&facts, expected);
+    };
+    with(XdpPolicy::Native, XdpMode::None, XdpMode::None, &[("XDP", State::Warning, "0 of 1")]);
+    with(XdpPolicy::Auto, XdpMode::None, XdpMode::None, &[]);
+    with(XdpPolicy::Auto, XdpMode::Native, XdpMode::None, &[("XDP", State::Warning, "lost")]);
+    with(XdpPolicy::Auto, XdpMode::Native, XdpMode::Native, &[]);
+}

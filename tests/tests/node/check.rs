@@ -1,0 +1,86 @@
+//! What `shunt check` says of a node, with and without an agent.
+
+use crate::{
+    world::{soon, two_nodes},
+    xdp,
+};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use tests::{
+    agent::SocketLb,
+    process::{Spawn, binary},
+    topology::cluster::Node,
+};
+
+/// The exit status and the report.
+fn check(node: &Node) -> Result<(bool, Value)> {
+    let mut command = Command::new(binary("shunt")?);
+    command.args(["check", "-o", "json", "--bpffs"]).arg(node.agent.pins());
+    command.arg("--cgroup").arg(node.agent.cgroup.path());
+    let output = command.netns(&node.host.netns)?.stderr(Stdio::inherit()).output()?;
+    Ok((output.status.success(), serde_json::from_slice(&output.stdout)?))
+}
+
+fn finding<'a>(report: &'a Value, check: &str) -> Result<&'a Value> {
+    let checks = report["checks"].as_array().context("checks")?;
+    checks.iter().find(|finding| finding["check"] == check).with_context(|| check.to_owned())
+}
+
+fn device<'a>(report: &'a Value, interface: &str) -> Result<&'a Value> {
+    let devices = report["devices"].as_array().context("devices")?;
+    devices
+        .iter()
+        .find(|device| device["interface"] == interface)
+        .with_context(|| format!("{interface}: {report}"))
+}
+
+#[test]
+fn a_node_in_order_with_and_without_its_agent() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::All)?;
+    for running in [true, false] {
+        if !running {
+            cluster.nodes[0].agent.stop()?;
+        }
+        let (ok, report) = check(&cluster.nodes[0])?;
+        assert!(ok && report["ok"] == true, "{report}");
+        let eth0 = device(&report, "eth0")?;
+        assert_eq!((&eth0["tc"]["ingress"], &eth0["tc"]["egress"]), (&"tcx".into(), &"tcx".into()));
+        assert_eq!((&eth0["xdp"]["configured"], &eth0["xdp"]["mode"]), (&"off".into(), &"none".into()));
+        assert_eq!(finding(&report, "sockets")?["detail"], "10 of 10 hooks attached");
+        let port = finding(&report, "health port")?["detail"].as_str().unwrap_or_default();
+        assert_eq!(port.contains("the agent's"), running, "{port}");
+    }
+    Ok(())
+}
+
+#[test]
+fn xdp_of_every_device_with_the_reason() -> Result<()> {
+    let mut cluster = xdp::with_links_of_every_kind()?;
+    let reported = |node: &Node| {
+        let (ok, report) = check(node)?;
+        ensure!(ok && device(&report, "eth0")?["xdp"]["mode"] == "native", "{report}");
+        Ok(report)
+    };
+    soon(|| reported(&cluster.nodes[0]).map(drop))?;
+    cluster.nodes[0].agent.stop()?;
+    let report = reported(&cluster.nodes[0])?;
+    let bridge = &device(&report, "xbridge")?["xdp"];
+    assert_eq!((&bridge["configured"], &bridge["mode"]), (&"native".into(), &"none".into()));
+    assert!(bridge["reason"].as_str().is_some_and(|reason| reason.contains("native mode")), "{bridge}");
+    assert_eq!(finding(&report, "XDP")?["state"], "warning");
+    Ok(())
+}
+
+#[test]
+fn what_is_in_the_way_ends_it_with_status_1() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::All)?;
+    let node = &mut cluster.nodes[0];
+    node.host.netns.nft("table ip kube-proxy {}\ntable ip nat {\nchain KUBE-SERVICES {}\n}\n")?;
+    let (ok, report) = check(node)?;
+    assert!(!ok && report["ok"] == false);
+    let detail = finding(&report, "kube-proxy")?["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains("nftables") && detail.contains("KUBE-SERVICES"), "{detail}");
+    assert_eq!(finding(&report, "kernel")?["state"], "ok");
+    Ok(())
+}
