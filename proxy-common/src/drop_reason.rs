@@ -58,6 +58,12 @@ drop_reasons! {
     /// The packet does not fit the path to the backend once it is encapsulated (DSR); the client
     /// was told the size that fits.
     PacketTooBig = 13, "packet-too-big";
+    /// A fragment came before the first one of its packet and could not be held; it was left to the
+    /// host's stack.
+    FragmentNotHeld = 14, "fragment-not-held";
+    /// An SCTP packet in fragments needs another port, which changes a checksum over all of them;
+    /// silently dropped.
+    FragmentedSctp = 15, "fragmented-sctp";
 }
 
 #[cfg(test)]

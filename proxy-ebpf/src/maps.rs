@@ -16,6 +16,7 @@ use proxy_common::{
         conntrack::{self, CtEntry, CtKey},
         device_status::{self, DeviceStatus},
         devices::{self, Device},
+        fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey},
         frontends::{self, Frontend, FrontendKey},
         node_addresses, service_cidrs,
         services::{self, ServiceRow},
@@ -40,6 +41,7 @@ type NodeAddresses<A> = HashMap<A, u32, { node_addresses::CAPACITY as usize }, N
 type ServiceCidrs<A> = LpmTrie<A, u32, { service_cidrs::CAPACITY as usize }>;
 type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY as usize }>;
 type SourceRanges<A> = LpmTrie<ServiceAddr<A>, u32, { source_ranges::CAPACITY as usize }>;
+type Fragments<A> = LruHashMap<FragmentKey<A>, FragmentRow<A>, { fragments::CAPACITY as usize }>;
 type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows::CAPACITY as usize }>;
 
 /// What a row of `source_ranges` matches: `SourceRange` without the length, which aya's key has.
@@ -78,6 +80,7 @@ family! { Ip4:
     service_cidrs = SERVICE_CIDR_V4: ServiceCidrs<Ip4>;
     source_ranges = SRC_RANGES_V4: SourceRanges<Ip4>;
     affinity = AFFINITY_V4: Affinities<Ip4>;
+    fragments = FRAGMENTS_V4: Fragments<Ip4>;
     socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
 }
 
@@ -90,6 +93,7 @@ family! { Ip6:
     service_cidrs = SERVICE_CIDR_V6: ServiceCidrs<Ip6>;
     source_ranges = SRC_RANGES_V6: SourceRanges<Ip6>;
     affinity = AFFINITY_V6: Affinities<Ip6>;
+    fragments = FRAGMENTS_V6: Fragments<Ip6>;
     socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
 }
 
@@ -104,6 +108,12 @@ static REJECT_BUDGET: PerCpuArray<Budget, 1> = PerCpuArray::new();
 #[btf_map]
 static SOCKET_EXEMPT: HashMap<u64, u32, { socket_lb_exempt::CAPACITY as usize }, NO_PREALLOC> =
     HashMap::new();
+#[btf_map]
+static HELD_FRAGMENTS: LruHashMap<HeldKey, HeldFragment, { fragments::HELD_CAPACITY as usize }> =
+    LruHashMap::new();
+/// Where a fragment is put together before it is stored: the stack has no room.
+#[btf_map]
+static HELD_SCRATCH: PerCpuArray<HeldFragment, 1> = PerCpuArray::new();
 #[btf_map]
 static TAILS: ProgramArray<{ tails::CAPACITY as usize }> = ProgramArray::new();
 /// Read by user space alone; declared here so that one object carries every layout.
@@ -132,6 +142,7 @@ pub trait Tables: Addr {
     fn service_cidrs() -> &'static ServiceCidrs<Self>;
     fn source_ranges() -> &'static SourceRanges<Self>;
     fn affinity() -> &'static Affinities<Self>;
+    fn fragments() -> &'static Fragments<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
 }
 
@@ -200,6 +211,48 @@ pub fn affinity<A: Tables>(key: &AffinityKey<A>) -> Option<&'static mut Affinity
 pub fn put_affinity<A: Tables>(key: &AffinityKey<A>, affinity: &Affinity) {
     // A client whose row does not fit is served like one that comes for the first time.
     let _ = A::affinity().insert(key, affinity, 0);
+}
+
+#[inline(always)]
+pub fn fragment<A: Tables>(key: &FragmentKey<A>) -> Option<&'static FragmentRow<A>> {
+    // SAFETY: as for conntrack rows; fragment rows are replaced as a whole.
+    unsafe { A::fragments().get_ptr(key).map(|p| &*p) }
+}
+
+#[inline(always)]
+pub fn put_fragment<A: Tables>(key: &FragmentKey<A>, row: &FragmentRow<A>) {
+    // Without the row the other fragments are left to the stack.
+    let _ = A::fragments().insert(key, row, 0);
+}
+
+/// Inserts a row only if there is none.
+#[inline(always)]
+pub fn claim_fragment<A: Tables>(key: &FragmentKey<A>, row: &FragmentRow<A>) -> bool {
+    A::fragments().insert(key, row, u64::from(BPF_NOEXIST)).is_ok()
+}
+
+#[inline(always)]
+pub fn held(place: &HeldKey) -> Option<&'static HeldFragment> {
+    // SAFETY: the row stays in place until the program ends; if it is recycled meanwhile, deleting it fails.
+    unsafe { HELD_FRAGMENTS.get_ptr(place).map(|p| &*p) }
+}
+
+/// Inserts a held fragment only if its place is free.
+#[inline(always)]
+pub fn claim_held(place: &HeldKey, fragment: &HeldFragment) -> bool {
+    HELD_FRAGMENTS.insert(place, fragment, u64::from(BPF_NOEXIST)).is_ok()
+}
+
+/// True for the one who deletes it.
+#[inline(always)]
+pub fn delete_held(place: &HeldKey) -> bool {
+    HELD_FRAGMENTS.remove(place).is_ok()
+}
+
+#[inline(always)]
+pub fn held_scratch() -> Option<&'static mut HeldFragment> {
+    // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one that uses it.
+    HELD_SCRATCH.get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 
 /// Answers this CPU may still give to refused clients.

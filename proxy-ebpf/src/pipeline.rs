@@ -6,6 +6,7 @@
 
 pub mod driver;
 pub mod dsr;
+pub mod fragment;
 pub mod icmp;
 
 use proxy_common::{
@@ -66,16 +67,23 @@ impl From<Result<Output, DropReason>> for Verdict {
 /// A packet enters the host's stack.
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(transport) = A::transport(packet).filter(|t| !t.is_fragment()) else {
-        return Output::CONTINUE.into();
-    };
+    let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
+    if transport.fragment_offset != 0 {
+        return go_on_in(packet, Tail::InFragment);
+    }
     if transport.proto == A::ICMP {
         return go_on_in(packet, Tail::InIcmp);
     }
     if transport.proto == A::ENCAPSULATED {
         return go_on_in(packet, Tail::InDsr);
     }
-    let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
+    let Some(parsed) = parse(packet, transport) else {
+        return if transport.is_fragment() {
+            go_on_in(packet, Tail::InFragment)
+        } else {
+            Output::CONTINUE.into()
+        };
+    };
     let back = Output::by(How::Transmit, packet.ifindex());
     match enter(packet, &parsed) {
         Ok(output) => output.into(),
@@ -86,13 +94,20 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
 /// A packet leaves the host's stack.
 #[inline(always)]
 pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(transport) = A::transport(packet).filter(|t| !t.is_fragment()) else {
-        return Output::CONTINUE.into();
-    };
+    let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
+    if transport.fragment_offset != 0 {
+        return go_on_in(packet, Tail::OutFragment);
+    }
     if transport.proto == A::ICMP {
         return go_on_in(packet, Tail::OutIcmp);
     }
-    let Some(parsed) = parse(packet, transport) else { return Output::CONTINUE.into() };
+    let Some(parsed) = parse(packet, transport) else {
+        return if transport.is_fragment() {
+            go_on_in(packet, Tail::OutFragment)
+        } else {
+            Output::CONTINUE.into()
+        };
+    };
     let back = Output::by(How::Receive, packet.ifindex());
     match leave(packet, &parsed) {
         Ok(output) => output.into(),
@@ -124,19 +139,29 @@ fn refuse<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusa
     Verdict { output: if answered { back } else { Output::DROP }, refused: Some(refusal.reason) }
 }
 
-/// What becomes of a packet that enters.
-struct Entry<A> {
+/// What becomes of a packet at a hook.
+struct Passage<A> {
     target: Tuple<A>,
     /// [`Role::NONE`] if it is not ours.
     role: u8,
-    /// For [`Role::REV_HOST`]: the interface that takes it.
+    /// For [`Role::REV_HOST`] the interface that takes it, for [`Role::HOST`] the one it leaves by.
     ifindex: u32,
+}
+
+impl<A: Family> Passage<A> {
+    #[inline(always)]
+    fn not_ours(parsed: &Parsed<A>) -> Self {
+        Self { target: parsed.tuple, role: Role::NONE.0, ifindex: 0 }
+    }
 }
 
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
     let entry = entry_of(parsed, packet.ifindex())?;
+    if parsed.transport.is_fragment() {
+        return Ok(go_on_in(packet, Tail::InFragment).output);
+    }
     if entry.role == Role::NONE.0 {
         return Ok(Output::CONTINUE);
     }
@@ -153,13 +178,11 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
 
 /// Finds the connection of a packet that came in on `ifindex`, or opens it.
 #[inline(always)]
-fn entry_of<A: Family>(parsed: &Parsed<A>, ifindex: u32) -> Result<Entry<A>, Refusal> {
+fn entry_of<A: Family>(parsed: &Parsed<A>, ifindex: u32) -> Result<Passage<A>, Refusal> {
     if let Some(row) = conntrack::find(parsed, INGRESS) {
-        return Ok(Entry { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
+        return Ok(Passage { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
     }
-    let Some(frontend) = frontend_of(parsed)? else {
-        return Ok(Entry { target: parsed.tuple, role: Role::NONE.0, ifindex: 0 });
-    };
+    let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
     let client = parsed.tuple.src;
     if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
         return Err(DropReason::SourceNotAllowed.into());
@@ -168,36 +191,49 @@ fn entry_of<A: Family>(parsed: &Parsed<A>, ifindex: u32) -> Result<Entry<A>, Ref
     let choice = select(frontend, class, &client, hash(frontend, &parsed.tuple))?;
     if choice.dsr {
         let target = conntrack::create_dsr(parsed, frontend.service, &choice)?;
-        return Ok(Entry { target, role: Role::DSR.0, ifindex: 0 });
+        return Ok(Passage { target, role: Role::DSR.0, ifindex: 0 });
     }
     let target = conntrack::create(parsed, frontend.service, &choice)?;
-    Ok(Entry { target, role: Role::DNAT.0, ifindex: 0 })
+    Ok(Passage { target, role: Role::DNAT.0, ifindex: 0 })
 }
 
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
 /// socket hooks did not translate.
 #[inline(always)]
 fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
-    if let Some(entry) = conntrack::find(parsed, EGRESS) {
-        let of_host = entry.role == Role::HOST.0;
-        let target = if entry.flags & flags::SNAT_PENDING != 0 {
-            snat::complete(entry, &parsed.tuple, packet.ifindex())?
-        } else {
-            entry.target(parsed.tuple.proto)
-        };
-        if of_host {
-            let out = output::route(packet, &target)?;
-            return send_from_host(packet, parsed, &target, out);
-        }
-        nat::rewrite(packet, parsed, &target)?;
+    let exit = exit_of(packet, parsed)?;
+    if parsed.transport.is_fragment() {
+        return Ok(go_on_in(packet, Tail::OutFragment).output);
+    }
+    if exit.role == Role::NONE.0 {
         return Ok(Output::CONTINUE);
+    }
+    nat::rewrite(packet, parsed, &exit.target)?;
+    if exit.role == Role::HOST.0 {
+        return Ok(output::send_by(packet, exit.ifindex)?);
+    }
+    Ok(Output::CONTINUE)
+}
+
+/// Finds the connection of a packet that leaves; opens it for a process of this host.
+#[inline(always)]
+fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
+    if let Some(row) = conntrack::find(parsed, EGRESS) {
+        let role = row.role;
+        let target = if row.flags & flags::SNAT_PENDING != 0 {
+            snat::complete(row, &parsed.tuple, packet.ifindex())?
+        } else {
+            row.target(parsed.tuple.proto)
+        };
+        let ifindex = if role == Role::HOST.0 { output::route(packet, &target)? } else { 0 };
+        return Ok(Passage { target, role, ifindex });
     }
     if packet.ingress_ifindex() != 0 {
-        return Ok(Output::CONTINUE);
+        return Ok(Passage::not_ours(parsed));
     }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::CONTINUE) };
-    let (target, out) = connect_from_host(packet, parsed, frontend)?;
-    send_from_host(packet, parsed, &target, out)
+    let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
+    let (target, ifindex) = connect_from_host(packet, parsed, frontend)?;
+    Ok(Passage { target, role: Role::HOST.0, ifindex })
 }
 
 #[inline(always)]
@@ -228,16 +264,4 @@ fn connect_from_host<P: Packet, A: Family>(
     row.tcp_flags = parsed.tcp_flags;
     maps::conntrack_put(&CtKey::new(original, EGRESS), &row)?;
     Ok((target, out))
-}
-
-/// Rewrites a host process's packet and sends it by the backend's route.
-#[inline(always)]
-fn send_from_host<P: Packet, A: Family>(
-    packet: &P,
-    parsed: &Parsed<A>,
-    target: &Tuple<A>,
-    out: u32,
-) -> Result<Output, Refusal> {
-    nat::rewrite(packet, parsed, target)?;
-    Ok(output::send_by(packet, out)?)
 }

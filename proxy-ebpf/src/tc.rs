@@ -13,7 +13,7 @@ use proxy_common::{Ip4, Ip6, packet::Wire as _};
 use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
-    pipeline::{Verdict, dsr, egress, icmp, ingress},
+    pipeline::{Verdict, dsr, egress, fragment, icmp, ingress},
     stage::output::{How, Output},
 };
 
@@ -47,6 +47,15 @@ entry_points! {
     shunt_in_dsr: Ethernet, dsr::ingress;
     /// Packets inside others, where `shunt_in_l3` goes on.
     shunt_in_dsr_l3: Layer3, dsr::ingress;
+    /// Fragments, where `shunt_in` goes on.
+    shunt_in_fragment: Ethernet, fragment::ingress;
+    /// Fragments, where `shunt_out` goes on.
+    shunt_out_fragment: Ethernet, fragment::egress;
+    /// Fragments, where `shunt_in_l3` goes on.
+    shunt_in_fragment_l3: Layer3, fragment::ingress;
+    /// Fragments, where `shunt_out_l3` goes on.
+    shunt_out_fragment_l3: Layer3, fragment::egress;
+
     /// ICMP, where `shunt_in` goes on.
     shunt_in_icmp: Ethernet, icmp::ingress;
     /// ICMP, where `shunt_out` goes on.

@@ -10,6 +10,7 @@ pub mod backends;
 pub mod conntrack;
 pub mod device_status;
 pub mod devices;
+pub mod fragments;
 pub mod frontends;
 pub mod node_addresses;
 pub mod service_cidrs;

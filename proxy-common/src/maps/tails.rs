@@ -34,6 +34,10 @@ tails! {
     InIcmp = 0, "shunt_in_icmp", "shunt_in_icmp_l3";
     /// ICMP that leaves the host's stack.
     OutIcmp = 1, "shunt_out_icmp", "shunt_out_icmp_l3";
+    /// A fragment that enters the host's stack.
+    InFragment = 2, "shunt_in_fragment", "shunt_in_fragment_l3";
+    /// A fragment that leaves the host's stack.
+    OutFragment = 3, "shunt_out_fragment", "shunt_out_fragment_l3";
     /// A packet inside another that enters the host's stack.
     InDsr = 4, "shunt_in_dsr", "shunt_in_dsr_l3";
     /// What was inside another packet.

@@ -43,7 +43,7 @@ pub fn bounded(offset: usize) -> usize {
 /// be taken, finds the lower bound above the upper one there, and then refuses the sum of
 /// packet pointer and offset (`adjust_ptr_min_max_vals` in kernel/bpf/verifier.c).
 #[inline(always)]
-pub(crate) fn masked<const MASK: usize>(value: usize) -> usize {
+pub fn masked<const MASK: usize>(value: usize) -> usize {
     #[cfg(target_arch = "bpf")]
     {
         let mut value = value;

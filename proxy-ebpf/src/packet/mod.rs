@@ -42,6 +42,18 @@ pub trait Packet: Bytes {
     fn decapsulate(&self, len: u32) -> Result<(), DropReason>;
 }
 
+/// A packet that can be copied, sent again and turned into another.
+pub trait Buffer: Packet {
+    /// Copies `len` bytes at `offset` to the start of `bytes`.
+    fn copy_out<const N: usize>(&self, offset: u32, bytes: &mut [u8; N], len: u32) -> Result<(), DropReason>;
+    /// Makes the first `len` of `bytes` all that follows `offset`.
+    fn replace<const N: usize>(&self, offset: u32, bytes: &[u8; N], len: u32) -> Result<(), DropReason>;
+    /// Sends a copy out by an interface, or in.
+    fn send_copy(&self, ifindex: u32, ingress: bool);
+    /// Accounts for a change of the packet's bytes by `diff` that nothing in the packet balances.
+    fn account(&self, diff: u32);
+}
+
 /// What a change of a transport checksum stems from.
 #[derive(Clone, Copy)]
 pub struct L4Change {

@@ -5,17 +5,22 @@ use core::{ffi::c_void, marker::PhantomData};
 use aya_ebpf::{
     bindings::{
         __sk_buff, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_FIXED_GSO,
-        BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, bpf_adj_room_mode::BPF_ADJ_ROOM_MAC,
+        BPF_F_INGRESS, BPF_F_INVALIDATE_HASH, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
+        bpf_adj_room_mode::BPF_ADJ_ROOM_MAC,
     },
     helpers::generated as helper,
     programs::TcContext,
 };
 use proxy_common::{
     DropReason,
-    packet::{Bytes, MAX_OFFSET, headers::Header},
+    packet::{
+        Bytes, MAX_OFFSET,
+        headers::{Header, Ipv4},
+        masked,
+    },
 };
 
-use super::{L4Change, Packet};
+use super::{Buffer, L4Change, Packet};
 
 /// `bpf_l4_csum_replace`: the addresses are IPv6. Kernels before 6.16 do not know it.
 const BPF_F_IPV6: u64 = 1 << 7;
@@ -206,6 +211,52 @@ impl<L: Link> Packet for Skb<L> {
         // SAFETY: pointers into the packet are taken anew at every read.
         ok(unsafe { helper::bpf_skb_adjust_room(self.skb, -(len as i32), BPF_ADJ_ROOM_MAC, flags) })
     }
+}
+
+impl<L: Link> Buffer for Skb<L> {
+    #[inline(always)]
+    fn copy_out<const N: usize>(&self, offset: u32, bytes: &mut [u8; N], len: u32) -> Result<(), DropReason> {
+        let len = length::<N>(len).ok_or(DropReason::RewriteFailed)?;
+        // SAFETY: there is room for `len` bytes; the helper checks that the packet has them.
+        ok(unsafe { helper::bpf_skb_load_bytes(self.skb.cast(), offset, bytes.as_mut_ptr().cast(), len) })
+    }
+
+    #[inline(always)]
+    fn replace<const N: usize>(&self, offset: u32, bytes: &[u8; N], len: u32) -> Result<(), DropReason> {
+        let len = length::<N>(len).ok_or(DropReason::RewriteFailed)?;
+        self.truncate(offset + len)?;
+        let flags = u64::from(BPF_F_RECOMPUTE_CSUM) | u64::from(BPF_F_INVALIDATE_HASH);
+        // SAFETY: there are `len` bytes; the helper checks the offset.
+        ok(unsafe { helper::bpf_skb_store_bytes(self.skb, offset, bytes.as_ptr().cast(), len, flags) })
+    }
+
+    #[inline(always)]
+    fn send_copy(&self, ifindex: u32, ingress: bool) {
+        let flags = if ingress { u64::from(BPF_F_INGRESS) } else { 0 };
+        // SAFETY: pointers into the packet are taken anew at every read. A copy that cannot be made is
+        // lost like any packet on its way.
+        let _ = unsafe { helper::bpf_clone_redirect(self.skb, ifindex, flags) };
+    }
+
+    #[inline(always)]
+    fn account(&self, diff: u32) {
+        // It fails where the kernel keeps no sum of the packet, and then there is nothing to account for.
+        // SAFETY: the context is valid while the program runs.
+        let _ = unsafe { helper::bpf_csum_update(self.skb, diff) };
+    }
+}
+
+/// `len`, if it is that of an IP packet with room in `N` bytes.
+///
+/// The compiler would make one comparison of the two, from which the verifier of 6.1 does not see
+/// that there is a lower bound (`reg_set_min_max` in kernel/bpf/verifier.c).
+#[inline(always)]
+fn length<const N: usize>(len: u32) -> Option<u32> {
+    if len > N as u32 {
+        return None;
+    }
+    let len = masked::<0x3fff>(len as usize);
+    if len < size_of::<Ipv4>() { None } else { Some(len as u32) }
 }
 
 #[inline(always)]

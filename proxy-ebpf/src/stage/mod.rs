@@ -7,6 +7,7 @@ pub mod decap;
 pub mod echo;
 pub mod encap;
 pub mod forward;
+pub mod fragments;
 pub mod icmp_error;
 pub mod lookup;
 pub mod nat;

@@ -80,24 +80,6 @@ fn lengths_that_lie() {
 }
 
 #[test]
-fn fragments_are_left_to_the_stack() {
-    let mut bench = Bench::new();
-    let [v4, v6] = plans();
-    for flow in to_service(&v4) {
-        for fragment in [0x2000u16, 0x0010, 0x2010] {
-            let mut bytes = frame(flow, ACK);
-            bytes[20..22].copy_from_slice(&fragment.to_be_bytes());
-            assert_untouched(&mut bench, &bytes, "IPv4 fragment");
-        }
-    }
-    for flow in to_service(&v6) {
-        let fragment_header = [flow.proto, 0, 0, 1, 0, 0, 0, 9];
-        let bytes = with_extensions(flow, 44, &fragment_header);
-        assert_untouched(&mut bench, &bytes, "IPv6 fragment");
-    }
-}
-
-#[test]
 fn ip_options_are_stepped_over() {
     let mut bench = Bench::new();
     let [plan, _] = plans();

@@ -3,6 +3,7 @@
 //! families.
 
 mod bench;
+mod fragments;
 mod frames;
 
 mod affinity;

@@ -1,0 +1,190 @@
+//! `fragments_v4`, `fragments_v6`: LRU hash, packet in fragments → what became of its first
+//! one. Only that has ports; the others do as it did.
+//!
+//! `held_fragments`: LRU hash, fragments that came before the first one of their packet.
+
+use super::{assert_size, pod};
+use crate::{
+    addr::{Addr, Ip4, Ip6},
+    packet::Transport,
+};
+
+/// Packets in fragments that are known at a time, per family.
+pub const CAPACITY: u32 = 4_096;
+/// Fragments that are held at a time.
+pub const HELD_CAPACITY: u32 = 512;
+/// Fragments of one packet that are held at a time: 64 KiB in fragments of 1,500 bytes.
+pub const MAX_HELD: u32 = 48;
+/// The largest fragment that is held: a jumbo frame's, with any IP header.
+pub const HELD_LEN: usize = 9_216;
+
+/// How long a row counts: as long as the kernel waits for the rest of a packet
+/// (`net.ipv4.ipfrag_time`). After that, another packet may have the same identification.
+pub const LIFETIME_NS: u64 = 30_000_000_000;
+
+/// A packet of which fragments pass a hook.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FragmentKey<A> {
+    /// Source address.
+    pub src: A,
+    /// Destination address.
+    pub dst: A,
+    /// Identification.
+    pub id: u32,
+    /// IANA protocol number; zero for IPv6, where fragments may each tell another.
+    pub proto: u8,
+    /// As in conntrack, with [`PAIR`].
+    pub hook: u8,
+    /// Zero.
+    pub pad: u16,
+}
+
+/// Bit of [`FragmentKey::hook`]: the row stands for all packets between the addresses, and
+/// says that some of them were translated. Its `id` is zero.
+pub const PAIR: u8 = 2;
+
+impl<A: Addr> FragmentKey<A> {
+    /// The key of a fragment at `hook`.
+    #[inline(always)]
+    pub fn new(fragment: &Transport<A>, hook: u8) -> Self {
+        Self {
+            src: fragment.src,
+            dst: fragment.dst,
+            id: fragment.fragment_id,
+            proto: if A::VERSION == 6 { 0 } else { fragment.proto },
+            hook,
+            pad: 0,
+        }
+    }
+
+    /// The key that stands for all packets between the same addresses.
+    #[inline(always)]
+    pub fn pair(&self) -> Self {
+        Self { id: 0, hook: self.hook | PAIR, ..*self }
+    }
+}
+
+/// What the first fragment became.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FragmentRow<A> {
+    /// `CLOCK_MONOTONIC` in nanoseconds when the row was made.
+    pub since: u64,
+    /// Source address to write.
+    pub src: A,
+    /// Destination address to write.
+    pub dst: A,
+    /// For [`Fate::TO_HOST`] the interface that takes it, for [`Fate::FROM_HOST`] the one it leaves by.
+    pub ifindex: u32,
+    /// A [`Fate`].
+    pub fate: u8,
+    /// Zero.
+    pub pad: [u8; 3],
+}
+
+/// What becomes of the fragments of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fate(pub u8);
+
+impl Fate {
+    /// Not known yet: the first has not come, others are held.
+    pub const WAIT: Fate = Fate(0);
+    /// They are not ours.
+    pub const PASS: Fate = Fate(1);
+    /// Addresses are rewritten.
+    pub const REWRITE: Fate = Fate(2);
+    /// Addresses are rewritten, and an interface of this host takes it in.
+    pub const TO_HOST: Fate = Fate(3);
+    /// Addresses are rewritten, and it is sent by the backend's route.
+    pub const FROM_HOST: Fate = Fate(4);
+    /// They are sent to the backend's node inside other packets.
+    pub const ENCAPSULATE: Fate = Fate(5);
+}
+
+/// Place of one held fragment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HeldKey {
+    /// Source address; of IPv4 the first four bytes.
+    pub src: Ip6,
+    /// Destination address; of IPv4 the first four bytes.
+    pub dst: Ip6,
+    /// Identification.
+    pub id: u32,
+    /// As in [`FragmentKey`].
+    pub proto: u8,
+    /// As in [`FragmentKey`].
+    pub hook: u8,
+    /// 4 or 6.
+    pub version: u8,
+    /// Below [`MAX_HELD`], in no order.
+    pub index: u8,
+}
+
+impl HeldKey {
+    /// A place for a fragment of the packet with `key`.
+    #[inline(always)]
+    pub fn new<A: Addr>(key: &FragmentKey<A>, index: u8) -> Self {
+        Self {
+            src: widen(&key.src),
+            dst: widen(&key.dst),
+            id: key.id,
+            proto: key.proto,
+            hook: key.hook,
+            version: A::VERSION,
+            index,
+        }
+    }
+}
+
+#[inline(always)]
+fn widen<A: Addr>(addr: &A) -> Ip6 {
+    let words = addr.words();
+    let mut wide = Ip6::default();
+    for (i, octets) in wide.octets.chunks_exact_mut(4).enumerate() {
+        if i < words.len() {
+            octets.copy_from_slice(&words[i].to_ne_bytes());
+        }
+    }
+    wide
+}
+
+/// A held fragment.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HeldFragment {
+    /// `CLOCK_MONOTONIC` in nanoseconds when it came.
+    pub since: u64,
+    /// Interface at whose hook it was.
+    pub ifindex: u32,
+    /// Bytes from the IP header on.
+    pub len: u32,
+    /// As it came, from the IP header on.
+    pub bytes: [u8; HELD_LEN],
+}
+
+assert_size!(
+    FragmentKey<Ip4> = 16,
+    FragmentKey<Ip6> = 40,
+    FragmentRow<Ip4> = 24,
+    FragmentRow<Ip6> = 48,
+    HeldKey = 40,
+    HeldFragment = 9232,
+);
+pod!(FragmentKey<A>, FragmentRow<A>, HeldKey, HeldFragment);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_of_both_families_differ() {
+        let v4 = FragmentKey { src: Ip4::from([10, 0, 0, 1]), id: 7, ..FragmentKey::default() };
+        let key = HeldKey::new(&v4, 3);
+        assert_eq!(key.src.octets, [10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let v6 = FragmentKey { src: key.src, id: 7, ..FragmentKey::default() };
+        assert_ne!(HeldKey::new(&v6, 3), key);
+        assert_eq!(HeldKey::new(&v6, 3).src, key.src);
+    }
+}

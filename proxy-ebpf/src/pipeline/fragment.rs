@@ -1,0 +1,170 @@
+//! Fragments of IPv4 and IPv6 packets.
+
+use proxy_common::{
+    DropReason, Tuple,
+    maps::{
+        conntrack::{CtKey, EGRESS, INGRESS, Role},
+        fragments::{Fate, FragmentKey, FragmentRow},
+    },
+    packet::{Parsed, Transport, parse},
+    proto,
+};
+
+use super::{Family, Verdict, refuse};
+use crate::{
+    maps,
+    packet::Buffer,
+    stage::{
+        encap,
+        fragments::{self, Early},
+        nat,
+        output::{self, How, Output},
+        select::Refusal,
+    },
+};
+
+/// A fragment enters the host's stack.
+#[inline(always)]
+pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
+    by_place::<P, A>(packet, INGRESS)
+}
+
+/// A fragment leaves the host's stack.
+#[inline(always)]
+pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
+    by_place::<P, A>(packet, EGRESS)
+}
+
+#[inline(always)]
+fn by_place<P: Buffer, A: Family>(packet: &P, hook: u8) -> Verdict {
+    let Some(fragment) = A::transport(packet).filter(|t| t.is_fragment()) else {
+        return Output::CONTINUE.into();
+    };
+    if fragment.fragment_offset != 0 {
+        return later(packet, fragment, hook);
+    }
+    match parse(packet, fragment) {
+        Some(parsed) => {
+            let back = if hook == INGRESS { How::Transmit } else { How::Receive };
+            match first(packet, &parsed, hook) {
+                Ok(output) => output.into(),
+                Err(refusal) => refuse(packet, &parsed, &refusal, Output::by(back, packet.ifindex())),
+            }
+        }
+        None => not_ours(packet, fragment, hook),
+    }
+}
+
+/// The first fragment has ports: what becomes of it is what becomes of the packet. The program
+/// before this one has opened the connection, if it is one.
+#[inline(always)]
+fn first<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, hook: u8) -> Result<Output, Refusal> {
+    let (mut fate, mut target, mut ifindex) = (Fate::PASS, parsed.tuple, 0);
+    if let Some(row) = maps::conntrack(&CtKey::new(&parsed.tuple, hook)) {
+        (fate, target, ifindex) = (fate_of(Role(row.role)), row.target(parsed.tuple.proto), row.ifindex);
+    }
+    if fate == Fate::FROM_HOST {
+        ifindex = output::route(packet, &target)?;
+    }
+    let key = FragmentKey::new(&parsed.transport, hook);
+    if fragments::note(&key, &target, fate, ifindex) {
+        fragments::release(packet, &key);
+        return Ok(Output::DROP);
+    }
+    carry_first(packet, parsed, &target, fate, ifindex)
+}
+
+#[inline(always)]
+fn fate_of(role: Role) -> Fate {
+    match role {
+        Role::DSR => Fate::ENCAPSULATE,
+        Role::REV_HOST => Fate::TO_HOST,
+        Role::HOST => Fate::FROM_HOST,
+        _ => Fate::REWRITE,
+    }
+}
+
+#[inline(always)]
+fn carry_first<P: Buffer, A: Family>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    target: &Tuple<A>,
+    fate: Fate,
+    ifindex: u32,
+) -> Result<Output, Refusal> {
+    if fate == Fate::PASS {
+        return Ok(Output::CONTINUE);
+    }
+    if fate == Fate::ENCAPSULATE {
+        return encap::send(packet, parsed, target);
+    }
+    let same_ports = parsed.tuple.sport == target.sport && parsed.tuple.dport == target.dport;
+    if parsed.tuple.proto == proto::SCTP && !same_ports {
+        return Err(DropReason::FragmentedSctp.into());
+    }
+    nat::rewrite(packet, parsed, target)?;
+    Ok(send(packet, fate, ifindex)?)
+}
+
+/// A first fragment without ports of a protocol we translate.
+#[inline(always)]
+fn not_ours<P: Buffer, A: Family>(packet: &P, fragment: Transport<A>, hook: u8) -> Verdict {
+    let key = FragmentKey::new(&fragment, hook);
+    let same = Tuple { src: fragment.src, dst: fragment.dst, ..Tuple::default() };
+    if fragments::note(&key, &same, Fate::PASS, 0) {
+        fragments::release(packet, &key);
+        return Output::DROP.into();
+    }
+    Output::CONTINUE.into()
+}
+
+/// Any other fragment does as the first did.
+#[inline(always)]
+fn later<P: Buffer, A: Family>(packet: &P, fragment: Transport<A>, hook: u8) -> Verdict {
+    let key = FragmentKey::new(&fragment, hook);
+    if fragments::is_unknown(&key) {
+        match fragments::hold(packet, &fragment, &key) {
+            Early::Pass => return Output::CONTINUE.into(),
+            Early::Held => return Output::DROP.into(),
+            Early::Lost => {
+                return Verdict { output: Output::CONTINUE, refused: Some(DropReason::FragmentNotHeld) };
+            }
+            Early::Known => {}
+        }
+    }
+    let Some(row) = fragments::find(&key) else { return Output::CONTINUE.into() };
+    carry_later(packet, fragment, row).into()
+}
+
+#[inline(always)]
+fn carry_later<P: Buffer, A: Family>(
+    packet: &P,
+    fragment: Transport<A>,
+    row: &FragmentRow<A>,
+) -> Result<Output, DropReason> {
+    let (fate, ifindex) = (Fate(row.fate), row.ifindex);
+    if fate == Fate::PASS || fate == Fate::WAIT {
+        return Ok(Output::CONTINUE);
+    }
+    let tuple = Tuple { src: fragment.src, dst: fragment.dst, sport: 0, dport: 0, proto: fragment.proto };
+    let target = Tuple { src: row.src, dst: row.dst, ..tuple };
+    if fate == Fate::ENCAPSULATE {
+        let parsed = Parsed { tuple, transport: fragment, tcp_flags: 0 };
+        return encap::send(packet, &parsed, &target).map_err(|refusal| refusal.reason);
+    }
+    fragments::rewrite(packet, &tuple, &target)?;
+    send(packet, fate, ifindex)
+}
+
+/// The way of a rewritten fragment.
+#[inline(always)]
+fn send<P: Buffer>(packet: &P, fate: Fate, ifindex: u32) -> Result<Output, DropReason> {
+    match fate {
+        Fate::TO_HOST => {
+            output::address_to(packet, ifindex)?;
+            Ok(Output::by(How::Receive, ifindex))
+        }
+        Fate::FROM_HOST => output::send_by(packet, ifindex),
+        _ => Ok(Output::CONTINUE),
+    }
+}
