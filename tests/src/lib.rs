@@ -12,6 +12,7 @@ pub mod control_plane;
 pub mod demo;
 pub mod manifests;
 pub mod mounts;
+pub mod mutate;
 pub mod netns;
 pub mod offload;
 pub mod probe;

@@ -38,7 +38,7 @@ pub fn parse<P: Bytes, A: Copy>(packet: &P, transport: Transport<A>) -> Option<P
             let len = u32::from(u16::from_be(udp.len));
             // A first fragment has the length of the whole datagram.
             let too_long = len > transport.len && !transport.more_fragments;
-            if !packet.is_gso() && (len < 8 || too_long) {
+            if transport.len < size_of::<Udp>() as u32 || !packet.is_gso() && (len < 8 || too_long) {
                 return None;
             }
             (udp.ports, 0)
