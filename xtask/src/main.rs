@@ -3,10 +3,12 @@
 //! Each task brings what it needs: it looks for tools, installs the missing ones where it
 //! may, builds, and then runs. Nothing of the product lives here.
 
+mod bench;
 mod binaries;
 mod conformance;
 mod control_plane;
 mod ebpf;
+mod fuzz;
 mod linker;
 mod machine;
 mod packages;
@@ -19,6 +21,7 @@ mod workspace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -59,6 +62,23 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Measure the programs; `cargo xtask bench packet -- --help` lists the options.
+    Bench {
+        /// What to measure.
+        what: bench::Benchmark,
+        /// Passed on to the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Fuzz the parser and the programs; installs cargo-fuzz if it is missing.
+    Fuzz {
+        /// How long, for each of the two.
+        #[arg(long, value_name = "N", default_value_t = 60)]
+        seconds: u64,
+        /// Also tell how much of the parser was reached, which takes LLVM's tools.
+        #[arg(long)]
+        coverage: bool,
+    },
     /// Build the Kubernetes control plane for the cluster tier and print where it is.
     ControlPlane,
 }
@@ -84,6 +104,8 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
             binaries::exec(&workspace, "conformance", &args, assets.context("no API server")?)?;
         }
         Task::Demo { args } => binaries::exec(&workspace, "demo", &args, None)?,
+        Task::Bench { what, args } => bench::exec(&workspace, what, &args)?,
+        Task::Fuzz { seconds, coverage } => fuzz::fuzz(&workspace, Duration::from_secs(seconds), coverage)?,
         Task::ControlPlane => println!("{}", control_plane::find_or_build(&workspace)?.display()),
     }
     Ok(ExitCode::SUCCESS)

@@ -3,14 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use aya::{
     Ebpf,
-    programs::{Program, SchedClassifier, Xdp},
+    programs::{Program, ProgramError, SchedClassifier, Xdp},
 };
 
 use super::{
@@ -133,6 +133,16 @@ impl Datapath {
             what: format!("run a packet of {} bytes through {name}", packet.len()),
             source,
         })
+    }
+
+    /// The program called `name`, for whoever runs packets through it in another way.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn program(&self, name: &'static str) -> Result<BorrowedFd<'_>, KernelError> {
+        let error = |source| KernelError::Program { name, source };
+        let program = self.ebpf.program(name).ok_or(error(ProgramError::NotLoaded))?;
+        Ok(program.fd().map_err(error)?.as_fd())
     }
 
     /// Every program with the number of instructions the verifier walked (kernel 5.16).

@@ -89,19 +89,24 @@ pub(crate) const STICKY_SLOT: u32 = 10;
 pub(crate) struct Bench {
     pub(crate) datapath: Datapath,
     pub(crate) maps: KernelMaps,
-    pins: Pins,
+    pub(crate) pins: Pins,
     _bpffs: BpfFs,
 }
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with_conntrack(4096)
+    }
+
+    /// One with room for that many rows of connections per family.
+    pub(crate) fn with_conntrack(rows: u32) -> Self {
         let bpffs = BpfFs::mount("packet").expect("root, to mount a BPF file system");
         let root = bpffs.path().join("shunt");
         let capacities = Capacities {
             frontends: 256,
             backends: 64,
             slots: 256,
-            conntrack: 4096,
+            conntrack: rows,
             socket_flows: 256,
             services: 64,
             affinity: 256,

@@ -1,0 +1,265 @@
+//! What is measured: programs, packets, and the rows they meet.
+//!
+//! What a run changes in its packet, the next repetition sees. A translated packet therefore
+//! goes to and fro between two rows that undo each other, and every repetition is a hit.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use anyhow::Result;
+use proxy_common::{
+    Tuple,
+    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role},
+};
+use proxy_userspace::kernel::KernelAddr;
+
+use crate::{
+    bench::{BACKEND_PORT, NODE_PORT, Plan, SERVICE_PORT},
+    bpf::{self, Kind},
+    frames::{ACK, Flow, SYN, frame},
+};
+
+/// The port of the measured connection.
+const PORT: u16 = 40000;
+/// A port that the datapath might have chosen for it.
+const SNAT_PORT: u16 = 20000;
+
+const XDP_TX: i32 = 3;
+
+/// Where a program stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Ingress,
+    Egress,
+    Xdp,
+}
+
+impl Hook {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "tc in",
+            Self::Egress => "tc out",
+            Self::Xdp => "xdp",
+        }
+    }
+
+    pub(crate) fn kind(self) -> Kind {
+        if self == Self::Xdp { Kind::Xdp } else { Kind::Tc }
+    }
+
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Ingress => "shunt_in",
+            Self::Egress => "shunt_out",
+            Self::Xdp => "shunt_xdp",
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The product's program.
+    Shunt,
+    /// The kernel's part of forwarding, to compare with.
+    Route,
+}
+
+/// The packets of a case.
+#[derive(Clone, Debug)]
+pub(crate) enum Packets {
+    /// One, time and again.
+    Same(Flow),
+    /// One per connection, from ever new ports and clients.
+    New(Flow),
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) hook: Hook,
+    pub(crate) subject: Subject,
+    pub(crate) family: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) packets: Packets,
+    tcp_flags: u8,
+    /// The ingress program has its turn first, unmeasured.
+    pub(crate) after_ingress: bool,
+    /// Verdicts and packets of the first runs, each on the result of the one before. Source port 0
+    /// stands for any source.
+    pub(crate) becomes: Vec<(i32, Flow)>,
+}
+
+impl Case {
+    pub(crate) fn matches(&self, filter: &str) -> bool {
+        self.to_string().contains(filter)
+    }
+
+    /// As the table shows it.
+    pub(crate) fn name(&self) -> String {
+        let mark = if matches!(self.packets, Packets::New(_)) { "*" } else { "" };
+        format!("{} {}{mark}", self.family, self.what)
+    }
+
+    /// The same where the packet leaves by the device it came in by.
+    fn sent(self) -> Self {
+        let becomes = self.becomes.into_iter().map(|(_, flow)| (XDP_TX, flow)).collect();
+        Self { becomes, ..self }
+    }
+
+    /// The packet as it arrives at the node; each number of each round is another connection
+    /// where packets are new.
+    pub(crate) fn arriving(&self, round: u32, number: u16) -> Vec<u8> {
+        let flow = match self.packets {
+            Packets::Same(flow) => flow,
+            Packets::New(flow) => {
+                let port = flow.src.1 - number;
+                Flow { src: (nth_neighbour(flow.src.0, round), port), ..flow }
+            }
+        };
+        frame(flow, self.tcp_flags)
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.hook.name(), self.name())
+    }
+}
+
+/// An address whose last byte but one is `n` further on.
+fn nth_neighbour(addr: IpAddr, n: u32) -> IpAddr {
+    match addr {
+        IpAddr::V4(addr) => IpAddr::V4((addr.to_bits() + (n << 8)).into()),
+        IpAddr::V6(addr) => IpAddr::V6((addr.to_bits() + (u128::from(n) << 8)).into()),
+    }
+}
+
+/// One address family: its addresses, and how they are written.
+pub(crate) struct Family<A> {
+    pub(crate) name: &'static str,
+    pub(crate) plan: Plan,
+    pub(crate) addr: fn(IpAddr) -> A,
+    /// Its connections.
+    pub(crate) map: OwnedFd,
+}
+
+impl<A: KernelAddr> Family<A> {
+    /// The cases of a hook, with the rows they need.
+    pub(crate) fn cases(&self, hook: Hook) -> Result<Vec<Case>> {
+        let Plan { pod, outside, node, cluster_ip, stranger, backend, .. } = self.plan;
+        let (backend, cluster) = ((backend, BACKEND_PORT), (cluster_ip, SERVICE_PORT));
+        let frontend = cluster;
+        let (pod, outside) = ((pod, PORT), (outside, PORT));
+        let (node_port, masked) = ((node, NODE_PORT), (node, SNAT_PORT));
+        let other = Flow::tcp(pod, (stranger, SERVICE_PORT));
+        let (hidden, shown) = (Flow::tcp(outside, backend), Flow::tcp(masked, backend));
+        let strange = self.same(hook, "not a service's", other, other);
+        Ok(match hook {
+            Hook::Ingress => {
+                let (to, inside) = (Flow::tcp(pod, frontend), Flow::tcp(pod, backend));
+                let (back, unmasked) = (shown.reversed(), hidden.reversed());
+                vec![
+                    strange,
+                    self.hit(hook, "DNAT", Role::DNAT, to, inside)?,
+                    self.hit(hook, "reply, SNAT undone", Role::REV_SNAT, back, unmasked)?,
+                    self.opening(hook, "new connection", to, inside),
+                    self.opening(hook, "new connection to masquerade", Flow::tcp(outside, node_port), hidden),
+                ]
+            }
+            Hook::Egress => {
+                let (reply, back) = (Flow::tcp(backend, pod), Flow::tcp(frontend, pod));
+                let first =
+                    self.opening(hook, "first packet to masquerade", Flow::tcp(outside, node_port), shown);
+                vec![
+                    strange,
+                    self.hit(hook, "SNAT", Role::SNAT, hidden, shown)?,
+                    self.hit(hook, "reply, DNAT undone", Role::REV_DNAT, reply, back)?,
+                    Case { after_ingress: true, ..first },
+                ]
+            }
+            Hook::Xdp => {
+                let to = Flow::tcp(outside, frontend);
+                // Each way is two rows, one for what the stack would see and one for what leaves.
+                let there = [(INGRESS, Role::DNAT, to, hidden), (EGRESS, Role::SNAT, hidden, shown)];
+                let inside = Flow::tcp(masked, frontend);
+                let back = [(INGRESS, Role::DNAT, shown, inside), (EGRESS, Role::SNAT, inside, to)];
+                let forward = self.forward("DNAT, SNAT, routed", [there, back])?;
+                // The other half of a connection whose first half is above would be in the way.
+                let (node, frontend) = ((node, SNAT_PORT + 1), (frontend.0, NODE_PORT));
+                let (reply, unmasked) = (Flow::tcp(backend, node), Flow::tcp(backend, outside));
+                let (answer, away) = (Flow::tcp(frontend, outside), Flow::tcp(frontend, pod));
+                let there =
+                    [(INGRESS, Role::REV_SNAT, reply, unmasked), (EGRESS, Role::REV_DNAT, unmasked, answer)];
+                let back = [(INGRESS, Role::REV_SNAT, answer, away), (EGRESS, Role::REV_DNAT, away, reply)];
+                let reply = self.forward("reply, both undone, routed", [there, back])?;
+                let plain = self.opening(
+                    hook,
+                    "new connection, routed",
+                    Flow::tcp(pod, cluster),
+                    Flow::tcp(pod, backend),
+                );
+                let masked =
+                    self.opening(hook, "new connection, SNAT, routed", Flow::tcp(outside, node_port), shown);
+                let route = Case { subject: Subject::Route, what: "a route lookup alone", ..strange.clone() };
+                vec![route, strange, forward, reply, plain.sent(), masked.sent()]
+            }
+        })
+    }
+
+    /// A packet that is the same after every run, or after every second.
+    fn same(&self, hook: Hook, what: &'static str, one: Flow, other: Flow) -> Case {
+        let pass = hook.kind().pass();
+        Case {
+            hook,
+            subject: Subject::Shunt,
+            family: self.name,
+            what,
+            packets: Packets::Same(one),
+            tcp_flags: ACK,
+            after_ingress: false,
+            becomes: vec![(pass, other), (pass, one)],
+        }
+    }
+
+    /// A packet of a known connection, with rows from one tuple to the other and back.
+    fn hit(&self, hook: Hook, what: &'static str, role: Role, one: Flow, other: Flow) -> Result<Case> {
+        let at = if hook == Hook::Egress { EGRESS } else { INGRESS };
+        self.put(at, role, one, other)?;
+        self.put(at, role, other, one)?;
+        Ok(self.same(hook, what, one, other))
+    }
+
+    /// A packet that is translated twice and sent on, with the rows of both ways.
+    fn forward(&self, what: &'static str, ways: [[(u8, Role, Flow, Flow); 2]; 2]) -> Result<Case> {
+        for (hook, role, from, to) in ways.into_iter().flatten() {
+            self.put(hook, role, from, to)?;
+        }
+        let [[(_, _, one, _), (_, _, _, other)], _] = ways;
+        Ok(self.same(Hook::Xdp, what, one, other).sent())
+    }
+
+    fn opening(&self, hook: Hook, what: &'static str, flow: Flow, becomes: Flow) -> Case {
+        let pass = hook.kind().pass();
+        Case {
+            packets: Packets::New(flow),
+            tcp_flags: SYN,
+            becomes: vec![(pass, Flow { src: (becomes.src.0, 0), ..becomes })],
+            ..self.same(hook, what, flow, flow)
+        }
+    }
+
+    fn put(&self, hook: u8, role: Role, from: Flow, to: Flow) -> Result<()> {
+        let mut row = CtEntry { role: role.0, ..CtEntry::default() };
+        row.set_target(&self.tuple(to));
+        Ok(bpf::put(self.map.as_fd(), &CtKey::new(&self.tuple(from), hook), &row)?)
+    }
+
+    fn tuple(&self, flow: Flow) -> Tuple<A> {
+        let Flow { proto, src, dst } = flow;
+        Tuple { src: (self.addr)(src.0), dst: (self.addr)(dst.0), sport: src.1, dport: dst.1, proto }
+    }
+}

@@ -1,0 +1,129 @@
+//! The programs, and a network whose routes they can ask for.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+};
+
+use anyhow::Result;
+use nix::net::if_::if_nametoindex;
+use proxy_common::maps::devices::Device;
+use tests::netns::Namespace;
+
+use crate::{
+    bench::{Bench, plans, v4_of, v6_of},
+    bpf::{self, Info, Kind},
+    cases::{Case, Family, Hook, Subject},
+};
+
+/// Enough for every connection of every round.
+const CONNTRACK: u32 = 262_144;
+/// Test runs of tc programs pass this device.
+const LOOPBACK: u32 = 1;
+
+/// The programs, ready for all cases.
+pub(crate) struct Rig {
+    bench: Bench,
+    tc_noop: OwnedFd,
+    xdp_noop: OwnedFd,
+    route_v4: OwnedFd,
+    route_v6: OwnedFd,
+    uplink: u32,
+    /// A test run of XDP takes only devices that are prepared for XDP, as an attached program
+    /// has them do.
+    _attached: OwnedFd,
+}
+
+impl Rig {
+    /// Everything in `namespace`, where the calling thread is.
+    pub(crate) fn new(namespace: &Namespace) -> Result<Self> {
+        network(namespace)?;
+        let uplink = if_nametoindex("uplink")?;
+        let (tc_noop, xdp_noop) = (bpf::noop(Kind::Tc)?, bpf::noop(Kind::Xdp)?);
+        let attached = bpf::attach_xdp(xdp_noop.as_fd(), uplink)?;
+        let mut bench = Bench::with_conntrack(CONNTRACK);
+        let [v4, v6] = plans();
+        let (route_v4, route_v6) = (bpf::route(v4.backend, uplink)?, bpf::route(v6.backend, uplink)?);
+        let device =
+            Device { snat_v4: v4_of(v4.node), snat_v6: v6_of(v6.node), mac: MAC, ..Device::default() };
+        bench.maps.replace_devices(&[(LOOPBACK, device), (uplink, device)])?;
+        Ok(Self { bench, tc_noop, xdp_noop, route_v4, route_v6, uplink, _attached: attached })
+    }
+
+    /// All cases, with the rows they need.
+    pub(crate) fn cases(&self) -> Result<Vec<Case>> {
+        let [v4, v6] = plans();
+        let four = Family { name: "IPv4", plan: v4, addr: v4_of, map: self.conntrack("conntrack_v4")? };
+        let six = Family { name: "IPv6", plan: v6, addr: v6_of, map: self.conntrack("conntrack_v6")? };
+        let mut cases = Vec::new();
+        for hook in [Hook::Ingress, Hook::Egress, Hook::Xdp] {
+            cases.extend(four.cases(hook)?);
+            cases.extend(six.cases(hook)?);
+        }
+        Ok(cases)
+    }
+
+    fn conntrack(&self, name: &str) -> Result<OwnedFd> {
+        Ok(bpf::open(&self.bench.pins.map(name))?)
+    }
+
+    fn shunt(&self, hook: Hook) -> Result<BorrowedFd<'_>> {
+        Ok(self.bench.datapath.program(hook.program())?)
+    }
+
+    /// The program that a case measures.
+    pub(crate) fn program(&self, case: &Case) -> Result<BorrowedFd<'_>> {
+        Ok(match case.subject {
+            Subject::Shunt => self.shunt(case.hook)?,
+            Subject::Route if case.family == "IPv4" => self.route_v4.as_fd(),
+            Subject::Route => self.route_v6.as_fd(),
+        })
+    }
+
+    pub(crate) fn noop(&self, hook: Hook) -> BorrowedFd<'_> {
+        match hook.kind() {
+            Kind::Tc => self.tc_noop.as_fd(),
+            Kind::Xdp => self.xdp_noop.as_fd(),
+        }
+    }
+
+    /// The device that test runs at a hook pass.
+    pub(crate) fn ifindex(&self, hook: Hook) -> u32 {
+        if hook == Hook::Xdp { self.uplink } else { LOOPBACK }
+    }
+
+    /// The packet as the program of the case meets it.
+    pub(crate) fn packet(&self, case: &Case, round: u32, number: u16) -> Result<Vec<u8>> {
+        let packet = case.arriving(round, number);
+        if !case.after_ingress {
+            return Ok(packet);
+        }
+        let program = self.shunt(Hook::Ingress)?;
+        Ok(bpf::run(program, Kind::Tc, &packet, LOOPBACK, 1)?.packet)
+    }
+
+    /// The sizes of the programs that see every packet.
+    pub(crate) fn programs(&self) -> Result<BTreeMap<&'static str, Info>> {
+        let hooks = [Hook::Ingress, Hook::Egress, Hook::Xdp];
+        hooks.into_iter().map(|hook| Ok((hook.program(), bpf::info(self.shunt(hook)?)?))).collect()
+    }
+}
+
+/// The uplink's address, which the test frames are sent to.
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Everything is behind one neighbour. It has the uplink's own link-layer address, so that a
+/// frame that was forwarded comes in again as one for this node.
+fn network(namespace: &Namespace) -> Result<()> {
+    namespace.sysctl(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
+    namespace.ip("link set lo up
+        link add uplink address 02:00:00:00:00:02 type veth peer name far
+        link set uplink up
+        link set far up
+        address add 192.168.0.2/24 dev uplink
+        address add 2001:db8::1/64 dev uplink nodad
+        neighbour add 192.168.0.9 lladdr 02:00:00:00:00:02 dev uplink nud permanent
+        neighbour add 2001:db8::9 lladdr 02:00:00:00:00:02 dev uplink nud permanent
+        route add default via 192.168.0.9
+        route add ::/0 via 2001:db8::9 dev uplink")
+}
