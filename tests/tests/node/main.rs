@@ -7,6 +7,7 @@ mod check;
 mod dsr;
 mod edges;
 mod harness;
+mod icmp;
 mod life;
 mod operator;
 mod opt_out;

@@ -102,3 +102,18 @@ impl<'a> Open<'a> {
 fn name(from: Origin, to: &str, number: u32) -> String {
     format!("{from:?} → {to} #{number}")
 }
+
+/// Lets the datagram port of the service `one` lead to another port of its backend.
+pub(crate) fn lead_datagrams_to(cluster: &mut Cluster, port: u16) -> Result<()> {
+    let mut objects = manifests::two_nodes()?;
+    for name in ["one-4", "one-6"] {
+        let slice = manifests::find(&mut objects, "EndpointSlice", name)?;
+        let ports = slice["ports"].as_array_mut().into_iter().flatten();
+        ports.filter(|entry| entry["name"] == "echo").for_each(|entry| entry["port"] = port.into());
+    }
+    for node in &mut cluster.nodes {
+        node.agent.write(&objects)?;
+        node.agent.wait_in_sync()?;
+    }
+    Ok(())
+}
