@@ -5,6 +5,8 @@
 //! Everything below is generic over the address family and the kind of packet.
 #![no_std]
 #![no_main]
+// One instruction of assembly, see `maps::admit_address`; the BPF target is built with unstable features on.
+#![feature(asm_experimental_arch)]
 
 mod bind;
 mod maps;

@@ -2,6 +2,8 @@
 //!
 //! Capacities given here are defaults: the agent overrides them when it creates a map.
 
+use core::arch::asm;
+
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
     btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, lpm_trie::Key},
@@ -11,6 +13,7 @@ use aya_ebpf::{
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6,
     maps::{
+        address_filter::{self, Cell, flags::FRONTEND},
         affinity::{self, Affinity, AffinityKey},
         backends::{self, Backend},
         conntrack::{self, CtEntry, CtKey},
@@ -34,6 +37,7 @@ const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 
 type Frontends<A> = HashMap<FrontendKey<A>, Frontend, { frontends::CAPACITY as usize }, NO_PREALLOC>;
+type AddressFilter = Array<u64, { address_filter::CAPACITY as usize }, MMAPABLE>;
 type Slots = Array<u32, { slots::CAPACITY as usize }, MMAPABLE>;
 type Backends<A> = Array<Backend<A>, { backends::CAPACITY as usize }, MMAPABLE>;
 type Conntrack<A> = LruHashMap<CtKey<A>, CtEntry<A>, { conntrack::CAPACITY as usize }>;
@@ -72,6 +76,7 @@ macro_rules! family {
 }
 
 family! { Ip4:
+    address_filter = ADDR_FILTER_V4: AddressFilter;
     frontends = FRONTENDS_V4: Frontends<Ip4>;
     slots = SLOTS_V4: Slots;
     backends = BACKENDS_V4: Backends<Ip4>;
@@ -85,6 +90,7 @@ family! { Ip4:
 }
 
 family! { Ip6:
+    address_filter = ADDR_FILTER_V6: AddressFilter;
     frontends = FRONTENDS_V6: Frontends<Ip6>;
     slots = SLOTS_V6: Slots;
     backends = BACKENDS_V6: Backends<Ip6>;
@@ -134,6 +140,7 @@ pub struct Budget {
 
 /// The maps of one address family.
 pub trait Tables: Addr {
+    fn address_filter() -> &'static AddressFilter;
     fn frontends() -> &'static Frontends<Self>;
     fn slots() -> &'static Slots;
     fn backends() -> &'static Backends<Self>;
@@ -144,6 +151,29 @@ pub trait Tables: Addr {
     fn affinity() -> &'static Affinities<Self>;
     fn fragments() -> &'static Fragments<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
+}
+
+/// What the address may be to us: bits of [`address_filter::flags`].
+#[inline(always)]
+pub fn address_bits<A: Tables>(addr: &A) -> u64 {
+    let Cell { word, shift } = Cell::of(addr);
+    A::address_filter().get(word).map_or(0, |word| *word >> shift)
+}
+
+/// Lets packets to the address be looked at, for a connection that another node began.
+#[inline(always)]
+pub fn admit_address<A: Tables>(addr: &A) {
+    let Cell { word, shift } = Cell::of(addr);
+    let bit = FRONTEND << shift;
+    if let Some(word) = A::address_filter().get_ptr_mut(word) {
+        // SAFETY: an aligned u64 of the map, which all who write it change by atomic operations; the
+        // standard library has none for this target.
+        unsafe {
+            if core::ptr::read_volatile(word) & bit == 0 {
+                asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bit, options(nostack));
+            }
+        }
+    }
 }
 
 #[inline(always)]

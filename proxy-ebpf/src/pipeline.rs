@@ -25,7 +25,7 @@ use crate::{
     stage::{
         classify::{self, PodRange},
         conntrack, encap,
-        lookup::lookup,
+        lookup::{lookup, may_enter, may_leave},
         nat,
         network::Network,
         output::{self, How, Output},
@@ -77,6 +77,9 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     if transport.proto == A::ENCAPSULATED {
         return go_on_in(packet, Tail::InDsr);
     }
+    if !may_enter(&transport.dst) {
+        return Output::CONTINUE.into();
+    }
     let Some(parsed) = parse(packet, transport) else {
         return if transport.is_fragment() {
             go_on_in(packet, Tail::InFragment)
@@ -100,6 +103,9 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
     }
     if transport.proto == A::ICMP {
         return go_on_in(packet, Tail::OutIcmp);
+    }
+    if !may_leave(&transport.src, &transport.dst) {
+        return Output::CONTINUE.into();
     }
     let Some(parsed) = parse(packet, transport) else {
         return if transport.is_fragment() {

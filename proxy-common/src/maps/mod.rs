@@ -5,6 +5,7 @@
 //! A change of a layout raises [`LAYOUT_VERSION`], which is part of the pin path: two
 //! versions of the agent never read each other's bytes.
 
+pub mod address_filter;
 pub mod affinity;
 pub mod backends;
 pub mod conntrack;

@@ -43,6 +43,8 @@ pub mod flags {
     pub const SOCKET_LB_PODS: u32 = 16;
     /// ClusterIPs answer ICMP echo.
     pub const ANSWER_ECHO: u32 = 32;
+    /// There are rows in `service_cidrs`.
+    pub const SERVICE_CIDRS: u32 = 64;
 }
 
 assert_size!(Settings = 48);

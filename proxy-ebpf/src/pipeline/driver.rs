@@ -15,7 +15,7 @@ use proxy_common::{
 use super::{Family, entry_of};
 use crate::{
     packet::{Frame, Framing, Packet as _},
-    stage::{conntrack, encap, forward, nat, route, snat},
+    stage::{conntrack, encap, forward, lookup::may_enter, nat, route, snat},
 };
 
 /// What became of a frame.
@@ -40,6 +40,9 @@ impl Forwarded {
 #[inline(always)]
 pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
     let Some(transport) = A::transport(frame).filter(|t| !t.is_fragment()) else { return Forwarded::UP };
+    if !may_enter(&transport.dst) {
+        return Forwarded::UP;
+    }
     let Some(parsed) = parse(frame, transport) else { return Forwarded::UP };
     // A refusal is the tc program's to make: it counts and answers.
     let Ok(entry) = entry_of(&parsed, frame.ifindex()) else { return Forwarded::UP };

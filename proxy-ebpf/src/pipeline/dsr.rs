@@ -67,6 +67,8 @@ fn connect<A: Family>(parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReaso
     // A tunnel of somebody else.
     let Some(frontend) = decap::frontend(&parsed.tuple) else { return Ok(false) };
     let choice = decap::select(frontend, &parsed.tuple, backend)?;
+    // A NodePort is reached at the address of the node that the client came to.
+    maps::admit_address(&parsed.tuple.dst);
     conntrack::create(parsed, frontend.service, &choice)?;
     Ok(true)
 }

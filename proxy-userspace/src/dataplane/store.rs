@@ -136,6 +136,8 @@ pub enum MapName {
     Services,
     /// `settings`.
     Settings,
+    /// `address_filter_v4` or `address_filter_v6`.
+    AddressFilter,
     /// `frontends_v4` or `frontends_v6`.
     Frontends,
     /// `backends_v4` or `backends_v6`.
@@ -166,6 +168,7 @@ impl MapName {
         match self {
             MapName::Services => "services",
             MapName::Settings => "settings",
+            MapName::AddressFilter => "address_filter",
             MapName::Frontends => "frontends",
             MapName::Backends => "backends",
             MapName::Slots => "slots",

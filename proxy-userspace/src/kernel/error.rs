@@ -24,6 +24,11 @@ pub enum KernelError {
     /// The object could not be loaded.
     #[error("cannot load the eBPF object: {0}")]
     Load(#[from] aya::EbpfError),
+    /// Rows of an earlier agent could not be read or used.
+    #[error(
+        "cannot use the rows that an earlier agent left: {0}; if it goes on, run `shunt cleanup` and start anew"
+    )]
+    Rows(#[from] crate::dataplane::MapError),
     /// The verifier refused a program, or the kernel lacks its type.
     #[error("cannot load the eBPF program {name}: {source}")]
     Program {

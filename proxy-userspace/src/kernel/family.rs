@@ -10,7 +10,11 @@ use proxy_common::{
     addr::{Addr, Ip4, Ip6},
     maps::{
         self,
-        backends::Backend,
+        address_filter::{
+            Cell,
+            flags::{BACKEND, FRONTEND},
+        },
+        backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
@@ -24,6 +28,7 @@ use crate::dataplane::{FamilyMaps, MapError, MapName};
 
 /// The maps of one family.
 pub struct KernelFamily<A: Addr> {
+    address_filter: MappedArray<u64>,
     frontends: HashTable,
     backends: MappedArray<Backend<A>>,
     slots: MappedArray<u32>,
@@ -36,6 +41,7 @@ pub struct KernelFamily<A: Addr> {
 
 /// Names of the pins of one family.
 pub(super) struct FamilyPins {
+    pub(super) address_filter: &'static str,
     pub(super) frontends: &'static str,
     pub(super) backends: &'static str,
     pub(super) slots: &'static str,
@@ -47,6 +53,7 @@ pub(super) struct FamilyPins {
 }
 
 pub(super) const V4: FamilyPins = FamilyPins {
+    address_filter: "address_filter_v4",
     frontends: "frontends_v4",
     backends: "backends_v4",
     slots: "slots_v4",
@@ -58,6 +65,7 @@ pub(super) const V4: FamilyPins = FamilyPins {
 };
 
 pub(super) const V6: FamilyPins = FamilyPins {
+    address_filter: "address_filter_v6",
     frontends: "frontends_v6",
     backends: "backends_v6",
     slots: "slots_v6",
@@ -114,7 +122,8 @@ fn range_key<A: KernelAddr>(row: &SourceRange<A>) -> Key<ServiceAddr<A>> {
 impl<A: KernelAddr> KernelFamily<A> {
     pub(super) fn open(pins: &Pins) -> Result<Self, KernelError> {
         let names = A::PINS.0;
-        Ok(Self {
+        let mut maps = Self {
+            address_filter: mapped(pins, names.address_filter)?,
             frontends: HashTable::open(pins, names.frontends, MapName::Frontends)?,
             backends: mapped(pins, names.backends)?,
             slots: mapped(pins, names.slots)?,
@@ -123,7 +132,37 @@ impl<A: KernelAddr> KernelFamily<A> {
             source_ranges: trie(pins, names.source_ranges)?,
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
             socket_flows: HashTable::open(pins, names.socket_flows, MapName::SocketFlows)?,
-        })
+        };
+        maps.admit_all()?;
+        Ok(maps)
+    }
+
+    /// Has packets looked at that rows of an earlier agent are for, whatever it left of the filter.
+    fn admit_all(&mut self) -> Result<(), MapError> {
+        let frontends = self.frontends()?;
+        self.admit(frontends.iter().map(|(key, _)| &key.addr), FRONTEND)?;
+        let node_addresses = self.node_addresses()?;
+        self.admit(node_addresses.iter().map(|(addr, _)| addr), FRONTEND)?;
+        for id in 0..self.backend_capacity() {
+            let backend = self.backend(id)?;
+            if backend.flags & PRESENT != 0 {
+                self.admit(std::iter::once(&backend.addr), BACKEND)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<A: KernelAddr> KernelFamily<A> {
+    /// Has packets with these addresses looked at, before there are rows for them.
+    fn admit<'a>(&mut self, addrs: impl Iterator<Item = &'a A>, bit: u64) -> Result<(), MapError> {
+        for addr in addrs {
+            let cell = Cell::of(addr);
+            self.address_filter
+                .set_bits(cell.word, bit << cell.shift)
+                .map_err(fatal(MapName::AddressFilter))?;
+        }
+        Ok(())
     }
 }
 
@@ -173,6 +212,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_frontends(&mut self, rows: &[(FrontendKey<A>, Frontend)]) -> Result<(), MapError> {
+        self.admit(rows.iter().map(|(key, _)| &key.addr), FRONTEND)?;
         self.frontends.put(rows)
     }
 
@@ -185,6 +225,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
+        self.admit(rows.iter().map(|(_, row)| &row.addr), BACKEND)?;
         rows.iter().try_for_each(|(id, row)| self.backends.set(*id, *row)).map_err(fatal(MapName::Backends))
     }
 
@@ -215,6 +256,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_node_addresses(&mut self, rows: &[(A, u32)]) -> Result<(), MapError> {
+        self.admit(rows.iter().map(|(addr, _)| addr), FRONTEND)?;
         self.node_addresses.put(rows)
     }
 

@@ -4,6 +4,7 @@ use std::{
     io,
     marker::PhantomData,
     os::fd::{AsFd, AsRawFd},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use aya::{Pod, maps::MapData};
@@ -59,6 +60,16 @@ impl<T: Pod> MappedArray<T> {
         let at = self.at(index)?;
         // SAFETY: as in `get`.
         unsafe { at.write_volatile(value) };
+        Ok(())
+    }
+}
+
+impl MappedArray<u64> {
+    /// Sets bits of an element, which the kernel's programs may do at the same time.
+    pub(super) fn set_bits(&mut self, index: u32, bits: u64) -> io::Result<()> {
+        let at = self.at(index)?;
+        // SAFETY: inside the mapping and aligned, and all who write such an array do it atomically.
+        unsafe { AtomicU64::from_ptr(at) }.fetch_or(bits, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -74,6 +74,8 @@ impl Default for Capacities {
 type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
 
 const MAPS: &[MapSpec] = &[
+    ("ADDR_FILTER_V4", "address_filter_v4", None),
+    ("ADDR_FILTER_V6", "address_filter_v6", None),
     ("FRONTENDS_V4", "frontends_v4", Some(|c| c.frontends)),
     ("FRONTENDS_V6", "frontends_v6", Some(|c| c.frontends)),
     ("SLOTS_V4", "slots_v4", Some(|c| c.slots)),

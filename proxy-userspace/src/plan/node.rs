@@ -30,14 +30,15 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
     addresses.sort_unstable();
     addresses.dedup();
     let flags = |addr| if config.node_port_addresses.includes(node, addr) { NODE_PORTS } else { 0 };
+    let service_cidrs = state.service_cidrs();
     NodePlan {
-        settings: settings(config, node, host.netns_cookie),
+        settings: settings(config, node, host.netns_cookie, !service_cidrs.is_empty()),
         addresses: addresses.into_iter().map(|addr| (addr, flags(addr))).collect(),
-        service_cidrs: state.service_cidrs().into(),
+        service_cidrs: service_cidrs.into(),
     }
 }
 
-fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings {
+fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64, has_service_cidrs: bool) -> Settings {
     let mut settings = Settings {
         host_netns_cookie: netns_cookie,
         flags: match config.socket_lb {
@@ -51,6 +52,9 @@ fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64) -> Settings
     };
     if config.detect_local.by_device() {
         settings.flags |= flags::PODS_BY_DEVICE;
+    }
+    if has_service_cidrs {
+        settings.flags |= flags::SERVICE_CIDRS;
     }
     for net in Family::ALL.into_iter().filter_map(|family| config.detect_local.pod_cidr(family, node)) {
         match net.trunc() {

@@ -128,7 +128,10 @@ impl Bench {
 
     fn settle(&mut self) {
         let settings = Settings {
-            flags: flags::PODS_BY_CIDR_V4 | flags::PODS_BY_CIDR_V6 | flags::ANSWER_ECHO,
+            flags: flags::PODS_BY_CIDR_V4
+                | flags::PODS_BY_CIDR_V6
+                | flags::ANSWER_ECHO
+                | flags::SERVICE_CIDRS,
             snat_port_first: SNAT_PORTS.start,
             snat_port_count: SNAT_PORTS.len() as u16,
             pod_cidr_v4: [10, 0, 0, 0].into(),
