@@ -172,7 +172,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
         return Ok(Output::CONTINUE);
     }
     if entry.role == Role::DSR.0 {
-        return encap::send(packet, parsed, &entry.target);
+        return encap::send(packet, &parsed.transport, &entry.target.dst);
     }
     nat::rewrite(packet, parsed, &entry.target)?;
     if entry.role == Role::REV_HOST.0 {

@@ -81,7 +81,7 @@ fn translate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, entere
 /// Direct server return: the frame goes to the backend's node inside another.
 #[inline(always)]
 fn encapsulate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, target: &Tuple<A>) -> Forwarded {
-    let inner_len = encap::inner_len::<Frame<F>, A>(parsed);
+    let inner_len = encap::inner_len::<Frame<F>, A>(&parsed.transport);
     let route = encap::route(frame, &target.dst, inner_len);
     let way = forward::way(frame, &route);
     let Ok(node) = snat::address::<A>(route.ifindex) else { return Forwarded::UP };

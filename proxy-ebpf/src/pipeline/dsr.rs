@@ -4,8 +4,8 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
+        address_filter::flags::FRONTEND,
         conntrack::{INGRESS, Role},
-        frontends::FrontendKey,
         tails::Tail,
     },
     packet::{Parsed, Transport, parse},
@@ -54,8 +54,7 @@ fn admit<P: Packet, A: Family>(
         return parse(inner, transport).map_or(Ok(false), |parsed| connect(&parsed, backend));
     }
     // It has no ports of its own. Whether it belongs to a connection is found out further on.
-    let address = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
-    Ok(maps::frontend(&address).is_some())
+    Ok(maps::address_bits(&transport.dst) & FRONTEND != 0)
 }
 
 /// Opens the connection unless it is known; false if it would not be ours.

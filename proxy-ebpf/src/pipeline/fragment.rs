@@ -96,7 +96,7 @@ fn carry_first<P: Buffer, A: Family>(
         return Ok(Output::CONTINUE);
     }
     if fate == Fate::ENCAPSULATE {
-        return encap::send(packet, parsed, target);
+        return encap::send(packet, &parsed.transport, &target.dst);
     }
     let same_ports = parsed.tuple.sport == target.sport && parsed.tuple.dport == target.dport;
     if parsed.tuple.proto == proto::SCTP && !same_ports {
@@ -149,8 +149,7 @@ fn carry_later<P: Buffer, A: Family>(
     let tuple = Tuple { src: fragment.src, dst: fragment.dst, sport: 0, dport: 0, proto: fragment.proto };
     let target = Tuple { src: row.src, dst: row.dst, ..tuple };
     if fate == Fate::ENCAPSULATE {
-        let parsed = Parsed { tuple, transport: fragment, tcp_flags: 0 };
-        return encap::send(packet, &parsed, &target).map_err(|refusal| refusal.reason);
+        return encap::send(packet, &fragment, &row.dst).map_err(|refusal| refusal.reason);
     }
     fragments::rewrite(packet, &tuple, &target)?;
     send(packet, fate, ifindex)

@@ -10,7 +10,7 @@ use super::{Family, Verdict};
 use crate::{
     packet::Packet,
     stage::{
-        echo,
+        echo, encap,
         icmp_error::{self, Error},
         output::{self, How, Output},
     },
@@ -26,6 +26,10 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
         return Output::by(How::Transmit, packet.ifindex()).into();
     }
     match icmp_error::find(packet, &icmp, INGRESS) {
+        Some(error) if error.entry.role == Role::DSR.0 => {
+            // The node that sent what it quotes knows what to make of it.
+            encap::send(packet, &icmp, &error.entry.dst).map_err(|refusal| refusal.reason).into()
+        }
         Some(error) => enter(packet, &icmp, &error).into(),
         None => Output::CONTINUE.into(),
     }

@@ -8,7 +8,7 @@
 use proxy_common::{
     DropReason, Tuple,
     packet::{
-        Bytes, Parsed,
+        Bytes, Transport,
         headers::{Tcp, Udp},
     },
     proto,
@@ -25,8 +25,8 @@ use crate::packet::Packet;
 
 /// Length of the packet by its IP header, without what a short frame is padded with.
 #[inline(always)]
-pub fn inner_len<P: Bytes, A>(parsed: &Parsed<A>) -> u32 {
-    (parsed.transport.offset - P::L2_LEN) as u32 + parsed.transport.len
+pub fn inner_len<P: Bytes, A>(transport: &Transport<A>) -> u32 {
+    (transport.offset - P::L2_LEN) as u32 + transport.len
 }
 
 /// The way of a packet of `inner_len` bytes to a backend's node.
@@ -54,10 +54,10 @@ pub fn encapsulate<P: Packet, A: Network>(
 #[inline(always)]
 pub fn send<P: Packet, A: Network + SnatAddress>(
     packet: &P,
-    parsed: &Parsed<A>,
-    target: &Tuple<A>,
+    transport: &Transport<A>,
+    backend: &A,
 ) -> Result<Output, Refusal> {
-    let way = route(packet, &target.dst, segment_len(packet, parsed));
+    let way = route(packet, backend, segment_len(packet, transport));
     match way.answer {
         Answer::Reachable | Answer::Unresolved => {}
         Answer::TooBig => return Err(Refusal::too_big(way.mtu.saturating_sub(A::HEADER_LEN))),
@@ -67,18 +67,18 @@ pub fn send<P: Packet, A: Network + SnatAddress>(
     if A::hops(packet).is_some_and(|hops| hops > 1) {
         A::age(packet)?;
     }
-    encapsulate(packet, &node, &target.dst, inner_len::<P, A>(parsed))?;
+    encapsulate(packet, &node, backend, inner_len::<P, A>(transport))?;
     Ok(Output::by(How::Neighbour, way.ifindex))
 }
 
 /// Length of the longest packet that this one will be on the wire.
 #[inline(always)]
-fn segment_len<P: Packet, A>(packet: &P, parsed: &Parsed<A>) -> u32 {
+fn segment_len<P: Packet, A>(packet: &P, transport: &Transport<A>) -> u32 {
     if !packet.is_gso() {
-        return inner_len::<P, A>(parsed);
+        return inner_len::<P, A>(transport);
     }
-    let at = parsed.transport.offset;
-    let header = match parsed.tuple.proto {
+    let at = transport.offset;
+    let header = match transport.proto {
         proto::TCP => packet.read::<Tcp>(at).map_or(0, |tcp| u32::from(tcp.offset >> 4) * 4),
         _ => size_of::<Udp>() as u32,
     };

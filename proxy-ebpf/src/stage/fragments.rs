@@ -11,9 +11,9 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
+        address_filter::flags::FRONTEND,
         conntrack::INGRESS,
         fragments::{Fate, FragmentKey, FragmentRow, HELD_LEN, HeldKey, LIFETIME_NS, MAX_HELD},
-        frontends::FrontendKey,
     },
     packet::Transport,
     proto,
@@ -82,9 +82,7 @@ pub fn note<A: Tables>(key: &FragmentKey<A>, tuple: &Tuple<A>, fate: Fate, ifind
 /// ours, or others between the same addresses were.
 #[inline(always)]
 pub fn may_be_ours<A: Tables>(key: &FragmentKey<A>) -> bool {
-    let address = FrontendKey { addr: key.dst, port: 0, proto: 0, pad: 0 };
-    let to_us =
-        key.hook == INGRESS && (maps::node_address(&key.dst).is_some() || maps::frontend(&address).is_some());
+    let to_us = key.hook == INGRESS && maps::address_bits(&key.dst) & FRONTEND != 0;
     to_us || maps::fragment(&key.pair()).is_some()
 }
 

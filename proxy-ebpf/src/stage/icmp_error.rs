@@ -13,7 +13,7 @@
 
 use proxy_common::{
     DropReason, Tuple, checksum,
-    maps::conntrack::{CtEntry, CtKey, Role, flags},
+    maps::conntrack::{CtEntry, CtKey, flags},
     packet::{
         Quote, Transport,
         headers::{Icmp, Ports},
@@ -59,8 +59,8 @@ pub fn find<P: Packet, A: Network>(packet: &P, icmp: &Transport<A>, hook: u8) ->
         return None;
     }
     let entry = maps::conntrack(&CtKey::new(&quote.tuple.reversed(), hook))?;
-    // Packets of these rows are encapsulated, not rewritten; those of the others have not been sent yet.
-    if entry.role == Role::DSR.0 || entry.flags & flags::SNAT_PENDING != 0 {
+    // None of its packets has been sent yet.
+    if entry.flags & flags::SNAT_PENDING != 0 {
         return None;
     }
     Some(Error { quote, entry })

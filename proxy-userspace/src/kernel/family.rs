@@ -190,6 +190,7 @@ fn delete_from<K: Pod>(
 impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     fn capacity(&self, map: MapName) -> u32 {
         match map {
+            MapName::AddressFilter => self.address_filter.len(),
             MapName::Frontends => self.frontends.capacity(),
             MapName::Backends => self.backends.len(),
             MapName::Slots => self.slots.len(),
