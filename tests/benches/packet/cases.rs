@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Result;
 use proxy_common::{
-    Tuple,
+    Tuple, checksum,
     maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role},
 };
 use proxy_userspace::kernel::KernelAddr;
@@ -58,6 +58,9 @@ impl Hook {
         }
     }
 }
+
+/// The service of rows that stay from round to round.
+pub(crate) const LASTING: u32 = u32::MAX;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +123,7 @@ impl Case {
                 Flow { src: (nth_neighbour(flow.src.0, round), port), ..flow }
             }
         };
-        frame(flow, self.tcp_flags)
+        with_all_hops(frame(flow, self.tcp_flags))
     }
 }
 
@@ -128,6 +131,20 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.hook.name(), self.name())
     }
+}
+
+/// The frame with as many hops to go as there can be.
+fn with_all_hops(mut frame: Vec<u8>) -> Vec<u8> {
+    const IP: usize = 14;
+    if frame[IP] >> 4 == 6 {
+        frame[IP + 7] = u8::MAX;
+        return frame;
+    }
+    frame[IP + 8] = u8::MAX;
+    frame[IP + 10..IP + 12].fill(0);
+    let sum = !checksum::fold(checksum::sum(&frame[IP..IP + 20], 0));
+    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+    frame
 }
 
 /// An address whose last byte but one is `n` further on.
@@ -253,7 +270,7 @@ impl<A: KernelAddr> Family<A> {
     }
 
     fn put(&self, hook: u8, role: Role, from: Flow, to: Flow) -> Result<()> {
-        let mut row = CtEntry { role: role.0, ..CtEntry::default() };
+        let mut row = CtEntry { role: role.0, service: LASTING, ..CtEntry::default() };
         row.set_target(&self.tuple(to));
         Ok(bpf::put(self.map.as_fd(), &CtKey::new(&self.tuple(from), hook), &row)?)
     }

@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
     /// How often everything is measured; results are medians over the rounds
-    #[arg(long, default_value_t = 41, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Only cases whose hook or name contains this
     #[arg(default_value_t)]
@@ -46,9 +46,9 @@ fn main() -> Result<()> {
     let namespace = Namespace::create("bench")?;
     let report = namespace.run(|| {
         stay_on_one_cpu()?;
-        let rig = rig::Rig::new(&namespace)?;
+        let mut rig = rig::Rig::new(&namespace)?;
         let cases: Vec<_> = rig.cases()?.into_iter().filter(|case| case.matches(&arguments.filter)).collect();
-        let rows = measure::all(&rig, &cases, arguments.rounds)?;
+        let rows = measure::all(&mut rig, &cases, arguments.rounds)?;
         Ok(report::Report { kernel: kernel()?, rounds: arguments.rounds, rows, programs: rig.programs()? })
     })?;
     report.print(arguments.output)
