@@ -8,6 +8,8 @@ pub mod dataplane;
 pub mod health;
 pub mod kernel;
 pub mod logging;
+pub mod metrics;
 pub mod model;
 pub mod plan;
+pub mod serve;
 pub mod watch;

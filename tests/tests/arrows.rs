@@ -18,7 +18,7 @@ struct Module {
 }
 
 /// Modules that are not listed (the agent itself, `main`) tie the others together.
-const MODULES: [Module; 8] = [
+const MODULES: [Module; 10] = [
     Module { name: "model", siblings: &[], libraries: &[] },
     Module { name: "plan", siblings: &["model"], libraries: &[] },
     Module { name: "dataplane", siblings: &["model", "plan"], libraries: &[] },
@@ -28,8 +28,10 @@ const MODULES: [Module; 8] = [
         libraries: &["aya", "aya_log", "aya_obj", "rtnetlink", "netlink_sys", "tokio"],
     },
     Module { name: "watch", siblings: &["model"], libraries: &["kube", "k8s_openapi", "tokio"] },
+    Module { name: "health", siblings: &["model", "serve"], libraries: &["tokio"] },
+    Module { name: "metrics", siblings: &["serve"], libraries: &[] },
     Module {
-        name: "health",
+        name: "serve",
         siblings: &["model"],
         libraries: &["http", "http_body_util", "hyper", "hyper_util", "tokio"],
     },

@@ -76,6 +76,11 @@ impl Edges {
         self.report_xdp(maps, statuses);
     }
 
+    /// What became of XDP on the devices.
+    pub(super) fn xdp(&self) -> &[XdpStatus] {
+        &self.xdp
+    }
+
     fn describe(&mut self, maps: &mut KernelMaps, rows: &[(u32, Device)]) -> bool {
         let result = maps.replace_devices(rows);
         let failed_before = std::mem::replace(&mut self.devices_failed, result.is_err());

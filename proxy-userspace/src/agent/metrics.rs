@@ -1,27 +1,42 @@
-//! Counts what the agent does to the host beyond its own maps.
+//! Counts what the agent does to the host beyond its own maps, and keeps the levels that it
+//! last saw for whoever asks.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+mod levels;
 
-use crate::dataplane::Pressure;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+
+use self::levels::Levels;
+use crate::{dataplane::Pressure, kernel::XdpStatus};
 
 /// Counters of the agent, shared with whoever shows them.
 #[derive(Debug, Default)]
 pub struct AgentMetrics {
-    sockets_destroyed: AtomicU64,
+    sockets_destroyed: Counter,
     pressure: Mutex<Arc<Pressure>>,
+    xdp: Mutex<Arc<[XdpStatus]>>,
 }
 
 impl AgentMetrics {
+    /// Makes the counters and levels part of what is shown.
+    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+        let help = "Connected UDP sockets that were destroyed because their backend was gone";
+        registry.register("udp_sockets_destroyed", help, self.sockets_destroyed.clone());
+        registry.register_collector(Box::new(Levels(self.clone())));
+    }
+
     /// Counts sockets and returns how many there have been in all.
     pub(super) fn count_sockets_destroyed(&self, count: usize) -> u64 {
-        self.sockets_destroyed.fetch_add(count as u64, Ordering::Relaxed) + count as u64
+        self.sockets_destroyed.inc_by(count as u64) + count as u64
     }
 
     pub(super) fn set_pressure(&self, pressure: Arc<Pressure>) {
         *self.pressure.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
+    }
+
+    pub(super) fn set_xdp(&self, statuses: &[XdpStatus]) {
+        *self.xdp.lock().unwrap_or_else(PoisonError::into_inner) = statuses.into();
     }
 
     /// How near the datapath was to its limits when connections were last swept.
@@ -29,8 +44,13 @@ impl AgentMetrics {
         self.pressure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What became of XDP on the devices.
+    pub fn xdp(&self) -> Arc<[XdpStatus]> {
+        self.xdp.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Connected UDP sockets that were destroyed because their backend was gone.
     pub fn sockets_destroyed(&self) -> u64 {
-        self.sockets_destroyed.load(Ordering::Relaxed)
+        self.sockets_destroyed.get()
     }
 }

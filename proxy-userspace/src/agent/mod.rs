@@ -40,6 +40,7 @@ use crate::{
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
     kernel::{Datapath, Host, KernelMaps, Netlink, PinnedMaps, Pins},
+    metrics::MetricsServer,
     model::SocketLb,
     plan,
     watch::{Batch, Batches, WatchMetrics},
@@ -65,6 +66,8 @@ struct Agent {
     batches: Batches,
     watch_metrics: Arc<WatchMetrics>,
     metrics: Arc<AgentMetrics>,
+    /// Serves for as long as it is held.
+    _metrics_server: Option<MetricsServer>,
     hosts: watch::Receiver<Host>,
     datapath: Datapath,
     maps: KernelMaps,
@@ -97,6 +100,8 @@ impl Agent {
         let mut datapath = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
         let pinned = PinnedMaps::open(Pins::new(&config.bpffs))?;
+        let metrics = Arc::new(AgentMetrics::default());
+        let metrics_server = startup::metrics(config, &watch_metrics, &metrics)?;
         let sweeper = Sweeper::new(datapath.maps().context("cannot open the maps")?, pinned);
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
         let hosts = follow_host(Netlink::connect()?).await?;
@@ -114,7 +119,8 @@ impl Agent {
         Ok(Self {
             batches,
             watch_metrics,
-            metrics: Arc::default(),
+            metrics,
+            _metrics_server: metrics_server,
             hosts,
             datapath,
             maps,
@@ -205,6 +211,7 @@ impl Agent {
     fn follow_edges(&mut self) {
         let host = self.hosts.borrow().clone();
         self.edges.follow(&mut self.datapath, &mut self.maps, &host, self.engine.node_addresses());
+        self.metrics.set_xdp(self.edges.xdp());
     }
 
     fn attach_without_lists(&mut self) {

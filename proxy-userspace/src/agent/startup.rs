@@ -8,11 +8,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{Interest, unix::AsyncFd};
 use tracing::{info, warn};
 
+use super::AgentMetrics;
 use crate::{
     config::{Attach, Config, ConntrackTimeouts, Xdp},
     dataplane::Timeouts,
     health::Health,
-    kernel::{Datapath, HostPorts, Options, TcMode, XdpPolicy},
+    kernel::{Datapath, DropMetrics, HostPorts, Options, Pins, TcMode, XdpPolicy},
+    metrics::{Metrics, MetricsServer},
     model::{DetectLocal, Mode},
     watch::{
         Batches, WatchMetrics,
@@ -72,6 +74,22 @@ pub(super) fn health(config: &Config) -> Result<Health> {
         served.with_context(|| format!("cannot serve health on {address}"))?;
     }
     Ok(health)
+}
+
+/// Serves what the modules count, once the maps are there.
+pub(super) fn metrics(
+    config: &Config,
+    watch: &WatchMetrics,
+    agent: &Arc<AgentMetrics>,
+) -> Result<Option<MetricsServer>> {
+    let Some(address) = config.metrics else { return Ok(None) };
+    let mut metrics = Metrics::new();
+    let own = metrics.own();
+    watch.register(own);
+    agent.register(own);
+    own.register_collector(Box::new(DropMetrics::open(Pins::new(&config.bpffs))?));
+    let served = metrics.serve(address, config.bind_hard_fail);
+    served.map(Some).with_context(|| format!("cannot serve metrics on {address}"))
 }
 
 /// Loads the programs, with the maps an earlier agent left.

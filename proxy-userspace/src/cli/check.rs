@@ -13,7 +13,7 @@ pub use self::judge::{Facts, Finding, State, judge};
 use super::table;
 use crate::{
     config::{Config, Overrides},
-    kernel::{self, DevicePrograms, Netlink, Pins, XdpPolicy},
+    kernel::{self, DevicePrograms, HostPorts, Netlink, Pins, XdpPolicy},
 };
 
 /// `shunt check`
@@ -93,13 +93,15 @@ pub async fn run(args: &CheckArgs) -> Result<(bool, String)> {
     let config = Config::load(args.config.as_deref(), overrides).context("configuration")?;
     let system = kernel::system(&config.bpffs, config.cgroup.as_deref());
     let hooks = system.cgroup.as_deref().and_then(|cgroup| kernel::socket_hooks(cgroup).ok());
-    let ports: Vec<u16> = config.health.iter().map(|address| address.port()).collect();
+    let ports: Vec<u16> = config.health.iter().chain(&config.metrics).map(|address| address.port()).collect();
+    let snat = config.model.snat_port_first..=config.model.snat_port_last;
     let devices = kernel::device_programs(Pins::new(&config.bpffs), &Netlink::connect()?).await?;
     let facts = Facts {
         system,
         hooks: hooks.unwrap_or_default(),
         kube_proxy: kernel::kube_proxy(),
         listeners: kernel::listeners(&ports),
+        shared_ports: HostPorts::read()?.shared_with(&snat),
         devices,
         config,
     };

@@ -123,6 +123,7 @@ fn effective(config: &Config) -> Value {
         "attach": config.attach,
         "xdp": config.xdp,
         "healthzBindAddress": config.health,
+        "metricsBindAddress": config.metrics,
         "bindAddressHardFail": config.bind_hard_fail,
         "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),
         "nodePortRange": format!("{}-{}", config.node_port_range.start(), config.node_port_range.end()),

@@ -96,6 +96,9 @@ pub struct AgentArgs {
     /// Where /healthz and /livez are served; empty turns them off [default: 0.0.0.0:10256].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub healthz_bind_address: Option<String>,
+    /// Where /metrics is served; empty turns it off [default: 127.0.0.1:10249].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_bind_address: Option<String>,
     /// How log lines are written [default: text].
     #[arg(long)]
     pub log_format: Option<LogFormat>,
@@ -117,6 +120,7 @@ impl AgentArgs {
             cgroup: self.cgroup.clone(),
             socket_lb: self.socket_lb,
             healthz_bind_address: self.healthz_bind_address.clone(),
+            metrics_bind_address: self.metrics_bind_address.clone(),
             log_format: self.log_format,
             log_level: self.log_level.clone(),
             datapath_log_level: self.datapath_log_level,

@@ -45,7 +45,18 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
         attach: shunt.attach,
         xdp: shunt.xdp,
-        health: health(&kube_proxy.healthz_bind_address, overrides.healthz_bind_address.as_deref(), problems),
+        health: listen(
+            &kube_proxy.healthz_bind_address,
+            overrides.healthz_bind_address.as_deref().map(|text| ("--healthz-bind-address", text)),
+            (Ipv4Addr::UNSPECIFIED, HEALTH_PORT).into(),
+            problems,
+        ),
+        metrics: listen(
+            &kube_proxy.metrics_bind_address,
+            overrides.metrics_bind_address.as_deref().map(|text| ("--metrics-bind-address", text)),
+            (Ipv4Addr::LOCALHOST, METRICS_PORT).into(),
+            problems,
+        ),
         bind_hard_fail: kube_proxy.bind_address_hard_fail,
         maps: shunt.maps,
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
@@ -193,14 +204,18 @@ pub(super) fn ipvs_counts(file: &KubeProxyConfiguration) -> bool {
 
 /// An empty field is one that was not filled in, as in the file that kubeadm writes, and
 /// stands for the default; an empty flag turns the server off. Both are kube-proxy's ways.
-fn health(field: &str, flag: Option<&str>, problems: &mut Problems) -> Option<SocketAddr> {
-    let default = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTH_PORT));
+fn listen(
+    field: &str,
+    flag: Option<(&str, &str)>,
+    default: SocketAddr,
+    problems: &mut Problems,
+) -> Option<SocketAddr> {
     let parse =
-        |text: &str| text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse().ok()?, HEALTH_PORT)));
+        |text: &str| text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse().ok()?, default.port())));
     match flag {
-        Some("") => None,
-        Some(text) => parse(text).filter(|address| address.port() != 0).or_else(|| {
-            problems.add("--healthz-bind-address", "must be an IP address with a port of 1 to 65535");
+        Some((_, "")) => None,
+        Some((name, text)) => parse(text).filter(|address| address.port() != 0).or_else(|| {
+            problems.add(name, "must be an IP address with a port of 1 to 65535");
             None
         }),
         // What is wrong in the file is reported where all its fields are checked.
@@ -210,6 +225,9 @@ fn health(field: &str, flag: Option<&str>, problems: &mut Problems) -> Option<So
 
 /// kube-proxy's, which load balancers of clouds are set up to ask.
 const HEALTH_PORT: u16 = 10256;
+
+/// kube-proxy's, which scrapers are set up to ask.
+const METRICS_PORT: u16 = 10249;
 
 fn port_range(
     path: &str,

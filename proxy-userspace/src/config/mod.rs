@@ -48,6 +48,8 @@ pub struct Config {
     pub xdp: Xdp,
     /// Where `/healthz` and `/livez` are served, if anywhere.
     pub health: Option<SocketAddr>,
+    /// Where `/metrics` is served, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// A port of the agent's own that is taken is fatal.
     pub bind_hard_fail: bool,
     /// Rows per map and family.
@@ -116,6 +118,8 @@ pub struct Overrides {
     pub socket_lb: Option<SocketLb>,
     /// `--healthz-bind-address`; empty turns the server off.
     pub healthz_bind_address: Option<String>,
+    /// `--metrics-bind-address`; empty turns the server off.
+    pub metrics_bind_address: Option<String>,
     /// `--log-format`
     pub log_format: Option<LogFormat>,
     /// `--log-level`

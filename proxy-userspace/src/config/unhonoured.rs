@@ -24,6 +24,7 @@ const HONOURED: &[&str] = &[
     "ipvs.minSyncPeriod",
     "ipvs.syncPeriod",
     "logging.format",
+    "metricsBindAddress",
     "nftables.masqueradeAll",
     "nftables.minSyncPeriod",
     "nftables.syncPeriod",

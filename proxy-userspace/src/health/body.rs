@@ -6,18 +6,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::state::Report;
-use crate::model::{Family, ObjectName};
-
-/// An answer; the server adds what is the same for all.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// 200 or 503.
-    pub(super) ok: bool,
-    /// `X-Load-Balancing-Endpoint-Weight`: a balancer may share out traffic by it.
-    pub(super) weight: Option<usize>,
-    /// A JSON document.
-    pub(super) body: String,
-}
+use crate::{
+    model::{Family, ObjectName},
+    serve::{Answer, Content},
+};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -55,7 +47,8 @@ struct FamilyBody {
 pub(super) fn service(service: &ObjectName, local_endpoints: usize, proxy_healthy: bool) -> Answer {
     let name = ServiceName { namespace: &service.namespace, name: &service.name };
     let body = ServiceBody { service: name, local_endpoints, service_proxy_healthy: proxy_healthy };
-    Answer { ok: local_endpoints > 0 && proxy_healthy, weight: Some(local_endpoints), body: json(&body) }
+    let ok = local_endpoints > 0 && proxy_healthy;
+    Answer { ok, content: Content::Json, weight: Some(local_endpoints), body: json(&body) }
 }
 
 /// The answer at `/healthz`: is this node fit for new connections?
@@ -82,7 +75,7 @@ fn proxy(report: &Report, ok: bool, node_eligible: Option<bool>) -> Answer {
         healthy: report.healthy,
         status: status.collect(),
     };
-    Answer { ok, weight: None, body: json(&body) }
+    Answer { ok, content: Content::Json, weight: None, body: json(&body) }
 }
 
 /// What kube-proxy writes for no time at all: the first second of the year 1.

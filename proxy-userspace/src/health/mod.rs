@@ -2,12 +2,11 @@
 //! service that asks for one, and one for the proxy itself. Ports, paths, answers and
 //! headers are kube-proxy's.
 //!
-//! What is answered is decided in `state`, `ports` and `body`, which do no I/O; `server`
+//! What is answered is decided in `state`, `ports` and `body`, which do no I/O; `serve`
 //! knows nothing but HTTP.
 
 mod body;
 mod ports;
-mod server;
 mod state;
 
 use std::{
@@ -21,15 +20,14 @@ use std::{
 use jiff::Timestamp;
 use tracing::{info, warn};
 
-use self::{
-    body::Answer,
-    server::{Asked, Handler, Task},
-};
 pub use self::{
-    ports::{Listen, Ports, ports},
+    ports::{Ports, ports},
     state::State,
 };
-use crate::model::{Family, HealthCheck};
+use crate::{
+    model::{Family, HealthCheck},
+    serve::{self, Answer, Asked, Handler, Listen, Task},
+};
 
 /// The servers, and what they tell.
 #[derive(Debug)]
@@ -62,9 +60,9 @@ impl Health {
         let board = self.board.clone();
         let handler: Handler = Arc::new(move |asked| board.general(asked));
         self.general = Some(if at_once {
-            server::start_bound(server::bind(listen)?, handler)
+            serve::start_at_once(listen, handler)?
         } else {
-            server::start(listen, "health of the proxy", handler)
+            serve::start(listen, "health of the proxy", handler)
         });
         info!(%address, "serving the proxy's health");
         Ok(())
@@ -105,7 +103,7 @@ impl Health {
         for listen in ports.listens {
             let start = || {
                 let board = self.board.clone();
-                server::start(listen, "health of a service", Arc::new(move |asked| board.service(asked)))
+                serve::start(listen, "health of a service", Arc::new(move |asked| board.service(asked)))
             };
             self.services.entry(listen).or_insert_with(start);
         }

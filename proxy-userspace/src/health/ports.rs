@@ -2,19 +2,13 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use crate::model::{Family, HealthCheck, Node, NodePortAddresses};
-
-/// A socket to listen on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listen {
-    /// Address and port.
-    pub address: SocketAddr,
-    /// An unspecified IPv6 address takes connections of both families.
-    pub both_families: bool,
-}
+use crate::{
+    model::{Family, HealthCheck, Node, NodePortAddresses},
+    serve::Listen,
+};
 
 /// The sockets that are wanted, and the service each port belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,23 +17,6 @@ pub struct Ports {
     pub listens: BTreeSet<Listen>,
     /// By port.
     pub owners: HashMap<u16, HealthCheck>,
-}
-
-impl Listen {
-    /// Every address of both families.
-    pub fn everywhere(port: u16) -> Self {
-        Self { address: (Ipv6Addr::UNSPECIFIED, port).into(), both_families: true }
-    }
-
-    /// What a configured address stands for: kube-proxy takes an unspecified address of
-    /// either family for all addresses of both.
-    pub fn general(address: SocketAddr) -> Self {
-        if address.ip().is_unspecified() { Self::everywhere(address.port()) } else { Self::at(address) }
-    }
-
-    fn at(address: impl Into<SocketAddr>) -> Self {
-        Self { address: address.into(), both_families: false }
-    }
 }
 
 /// Health ports are open where NodePorts are. `owned` are the addresses of the host.

@@ -5,6 +5,7 @@
 mod attach;
 mod bpf;
 mod datapath;
+mod drops;
 mod error;
 mod ethtool;
 mod family;
@@ -29,6 +30,7 @@ mod xdp;
 pub use attach::{Target, TcMode};
 pub use bpf::Run;
 pub use datapath::{Datapath, EdgeChange, Options, cleanup};
+pub use drops::DropMetrics;
 pub use error::KernelError;
 pub use family::{KernelAddr, KernelFamily};
 pub use host::{

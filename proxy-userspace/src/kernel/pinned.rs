@@ -27,6 +27,7 @@ pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;
 pub type SocketFlowRows<A> = Vec<(SocketFlowKey<A>, SocketFlow<A>)>;
 
 /// A reader of all pinned maps.
+#[derive(Debug)]
 pub struct PinnedMaps {
     pins: Pins,
 }

@@ -9,6 +9,7 @@ mod edges;
 mod harness;
 mod icmp;
 mod life;
+mod metrics;
 mod operator;
 mod opt_out;
 mod services;

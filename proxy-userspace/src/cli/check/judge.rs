@@ -1,5 +1,7 @@
 //! What the facts about a node mean. Pure.
 
+use std::{net::SocketAddr, ops::RangeInclusive};
+
 use serde::Serialize;
 
 use crate::{
@@ -26,6 +28,8 @@ pub struct Facts {
     pub kube_proxy: Vec<String>,
     /// Who listens on the ports of the agent.
     pub listeners: Vec<Listener>,
+    /// Source ports of masquerading that sockets of the host may be given too.
+    pub shared_ports: Option<RangeInclusive<u16>>,
     /// Devices and the programs there.
     pub devices: Vec<DevicePrograms>,
     /// What the agent is to do.
@@ -78,7 +82,9 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
         kube_proxy(&facts.kube_proxy),
         socket_hooks(facts),
     ];
-    found.extend(port(facts));
+    found.push(snat_ports(facts));
+    found.extend(port(facts, "health port", facts.config.health));
+    found.extend(port(facts, "metrics port", facts.config.metrics));
     found
 }
 
@@ -179,20 +185,35 @@ fn socket_hooks(facts: &Facts) -> Finding {
     finding("sockets", State::Ok, format!("{ours} of {} hooks attached", facts.hooks.len()))
 }
 
-/// The port that load balancers ask.
-fn port(facts: &Facts) -> Option<Finding> {
-    let address = facts.config.health?;
-    let held = facts.listeners.iter().find(|listener| listener.port == address.port());
+/// A port of the agent's own.
+fn port(facts: &Facts, check: &'static str, address: Option<SocketAddr>) -> Option<Finding> {
+    let port = address?.port();
+    let held = facts.listeners.iter().find(|listener| listener.port == port);
     Some(match held.map(|listener| listener.process.as_deref()) {
-        None => finding("health port", State::Ok, format!("{} is free: no agent runs", address.port())),
-        Some(Some("shunt")) => {
-            finding("health port", State::Ok, format!("{} is the agent's", address.port()))
-        }
+        None => finding(check, State::Ok, format!("{port} is free: no agent runs")),
+        Some(Some("shunt")) => finding(check, State::Ok, format!("{port} is the agent's")),
         Some(holder) => {
             let holder = holder.unwrap_or("a process out of sight");
-            finding("health port", State::Error, format!("{holder} holds {}", address.port()))
+            finding(check, State::Error, format!("{holder} holds {port}"))
         }
     })
+}
+
+fn snat_ports(facts: &Facts) -> Finding {
+    let model = &facts.config.model;
+    let range = format!("{}-{}", model.snat_port_first, model.snat_port_last);
+    match &facts.shared_ports {
+        None => finding("SNAT ports", State::Ok, format!("{range}, of no use to sockets of this host")),
+        Some(shared) => {
+            let detail = format!(
+                "sockets of this host are given {}-{} of {range} too: reserve them in \
+                 net.ipv4.ip_local_reserved_ports",
+                shared.start(),
+                shared.end()
+            );
+            finding("SNAT ports", State::Warning, detail)
+        }
+    }
 }
 
 #[cfg(test)]

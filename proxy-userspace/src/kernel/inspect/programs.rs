@@ -112,7 +112,7 @@ fn note(device: &mut DevicePrograms, program: &str, direction: &'static str, how
 fn look_at_xdp(device: &mut DevicePrograms, link: &Link, host: &Host, names: &HashMap<u32, String>) {
     let name = |there: XdpInForce| names.get(&there.program).map_or("", String::as_str);
     let ours = |link: &Link| link.xdp.filter(|there| name(*there) == object::DRIVER);
-    let below = link.vlan.and_then(|vlan| host.links.get(&vlan.parent?));
+    let below = link.vlan.filter(|vlan| vlan.dot1q).and_then(|vlan| host.links.get(&vlan.parent?));
     if let Some(there) = ours(link).or_else(|| ours(below?)) {
         device.xdp = there.mode;
     } else if let Some(there) = link.xdp {

@@ -135,9 +135,7 @@ impl Attempt<'_> {
     fn run(mut self) -> Result<(XdpMode, String, bool), String> {
         if let Some(name) = self.stripper() {
             let _ = fs::remove_file(self.pin);
-            return Err(format!(
-                "{name} takes VLAN tags off first; `ethtool -K {name} rxvlan off` keeps them"
-            ));
+            return Err(format!("VLAN tags are taken off first; `ethtool -K {name} rxvlan off` keeps them"));
         }
         let barred = self.bar();
         let mode = match self.adopt(barred.is_some()) {

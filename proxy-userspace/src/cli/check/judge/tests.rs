@@ -16,6 +16,7 @@ fn facts(config: &str) -> Facts {
         hooks: vec![SocketHook { hook: "sock_connect4", ours: true, others: Vec::new() }],
         kube_proxy: Vec::new(),
         listeners: Vec::new(),
+        shared_ports: None,
         devices: Vec::new(),
         config: Config::parse(&config, Overrides::default()).unwrap(),
     }
@@ -69,10 +70,15 @@ fn who_else_translates() {
             ("health port", State::Error, "kube-proxy holds 10256"),
         ],
     );
+    facts.shared_ports = Some(32_768..=40_000);
     facts.kube_proxy.clear();
     facts.listeners = vec![Listener { port: 10256, process: Some("shunt".into()) }];
     facts.hooks[0].others = vec!["audit".into()];
-    check(&facts, &[("sockets", State::Warning, "audit")]);
+    check(
+        &facts,
+        &[("sockets", State::Warning, "audit"), ("SNAT ports", State::Warning, "given 32768-40000 of 1024-")],
+    );
+    facts.shared_ports = None;
     // A CNI's own programs at devices are no rivals.
     facts.hooks[0].others.clear();
     facts.devices = vec![DevicePrograms { others: vec!["cil_from_netdev".into()], ..attached("eth0") }];

@@ -1,9 +1,9 @@
-//! HTTP for answers that are ready at once. Knows nothing of what they say.
+//! HTTP for answers that are ready at once: health, metrics. Knows nothing of what they say.
 
 use std::{
     convert::Infallible,
     io,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -27,7 +27,6 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{body::Answer, ports::Listen};
 use crate::model::Family;
 
 /// Time between attempts to bind a port that is taken, or an address that is not there yet.
@@ -42,23 +41,84 @@ const BREATHER: Duration = Duration::from_millis(500);
 
 const BACKLOG: u32 = 128;
 
+/// A socket to listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listen {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// An unspecified IPv6 address takes connections of both families.
+    pub both_families: bool,
+}
+
+impl Listen {
+    /// Every address of both families.
+    pub fn everywhere(port: u16) -> Self {
+        Self { address: (Ipv6Addr::UNSPECIFIED, port).into(), both_families: true }
+    }
+
+    /// What a configured address stands for: kube-proxy takes an unspecified address of
+    /// either family for all addresses of both.
+    pub fn general(address: SocketAddr) -> Self {
+        if address.ip().is_unspecified() { Self::everywhere(address.port()) } else { Self::at(address) }
+    }
+
+    /// This address alone.
+    pub fn at(address: impl Into<SocketAddr>) -> Self {
+        Self { address: address.into(), both_families: false }
+    }
+}
+
 /// What a client wants to know, and where it asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub struct Asked<'a> {
     /// The path of the URL.
-    pub(super) path: &'a str,
+    pub path: &'a str,
     /// The family it came by.
-    pub(super) family: Family,
+    pub family: Family,
     /// The port it came to.
-    pub(super) port: u16,
+    pub port: u16,
+}
+
+/// An answer; the server adds what is the same for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 200 or 503.
+    pub ok: bool,
+    /// What the body is.
+    pub content: Content,
+    /// `X-Load-Balancing-Endpoint-Weight`: a balancer may share out traffic by it.
+    pub weight: Option<usize>,
+    /// What is said.
+    pub body: String,
+}
+
+/// The kind of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A JSON document.
+    Json,
+    /// Words.
+    Text,
+    /// Metrics, as OpenMetrics writes them.
+    OpenMetrics,
+}
+
+impl Content {
+    fn media_type(self) -> &'static str {
+        match self {
+            Content::Json => "application/json",
+            Content::Text => "text/plain; charset=utf-8",
+            Content::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
 }
 
 /// Gives the answer, if there is any at that place.
-pub(super) type Handler = Arc<dyn Fn(&Asked<'_>) -> Option<Answer> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(&Asked<'_>) -> Option<Answer> + Send + Sync>;
 
 /// A server that ends, with its connections, when this is dropped.
 #[derive(Debug)]
-pub(super) struct Task(JoinHandle<()>);
+pub struct Task(JoinHandle<()>);
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -67,20 +127,21 @@ impl Drop for Task {
 }
 
 /// Serves on a socket as soon as it can be had. `what` names it in the log.
-pub(super) fn start(listen: Listen, what: &'static str, handler: Handler) -> Task {
+pub fn start(listen: Listen, what: &'static str, handler: Handler) -> Task {
     Task(tokio::spawn(async move {
         let listener = bound(listen, what).await;
         serve(listener, handler).await;
     }))
 }
 
-/// Serves on a socket that is bound already.
-pub(super) fn start_bound(listener: TcpListener, handler: Handler) -> Task {
-    Task(tokio::spawn(serve(listener, handler)))
+/// The same, but a socket that cannot be had at once is an error.
+pub fn start_at_once(listen: Listen, handler: Handler) -> io::Result<Task> {
+    let listener = bind(listen)?;
+    Ok(Task(tokio::spawn(serve(listener, handler))))
 }
 
 /// Binds and listens.
-pub(super) fn bind(listen: Listen) -> io::Result<TcpListener> {
+fn bind(listen: Listen) -> io::Result<TcpListener> {
     match bind_as_told(listen) {
         // A kernel without IPv6 has but one family to listen on.
         Err(error) if listen.both_families && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
@@ -154,12 +215,12 @@ async fn converse(stream: TcpStream, handler: Handler) {
     let mut builder = http1::Builder::new();
     if let Err(error) = builder.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).await
     {
-        debug!(%error, "a connection to a health port ended early");
+        debug!(%error, "a connection ended early");
     }
 }
 
 fn respond(answer: Option<Answer>) -> Response<Full<Bytes>> {
-    let Some(Answer { ok, weight, body }) = answer else {
+    let Some(Answer { ok, content, weight, body }) = answer else {
         let mut response = Response::new(Full::from("404 page not found\n"));
         *response.status_mut() = StatusCode::NOT_FOUND;
         return response;
@@ -167,7 +228,7 @@ fn respond(answer: Option<Answer>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content.media_type()));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(weight) = weight {
         headers.insert("X-Load-Balancing-Endpoint-Weight", HeaderValue::from(weight));
