@@ -6,6 +6,7 @@ mod addresses;
 mod check;
 mod dsr;
 mod edges;
+mod fragments;
 mod harness;
 mod icmp;
 mod life;
