@@ -14,4 +14,5 @@ mod icmp_error;
 mod refuse;
 mod reply;
 mod reuse;
+mod sweep;
 mod verifier;
