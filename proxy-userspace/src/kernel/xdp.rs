@@ -2,6 +2,7 @@
 //! and `netdev` put questions to the kernel; which devices are meant is decided in `host`.
 
 mod ask;
+mod links;
 mod netdev;
 mod programs;
 
@@ -10,7 +11,8 @@ use proxy_common::maps::device_status::{DeviceStatus, configured, mode};
 
 pub(super) use self::{
     ask::in_force,
-    programs::{Program, Programs, detach},
+    links::detach,
+    programs::{Program, Programs},
 };
 
 /// Whether XDP is to be used.

@@ -56,7 +56,7 @@ fn a_node_in_order_with_and_without_its_agent() -> Result<()> {
 
 #[test]
 fn xdp_of_every_device_with_the_reason() -> Result<()> {
-    let mut cluster = xdp::with_links_of_every_kind()?;
+    let mut cluster = xdp::with_links_of_every_kind("native")?;
     let reported = |node: &Node| {
         let (ok, report) = check(node)?;
         ensure!(ok && device(&report, "eth0")?["xdp"]["mode"] == "native", "{report}");

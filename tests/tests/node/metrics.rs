@@ -50,7 +50,7 @@ fn refusals_levels_and_sources_are_counted() -> Result<()> {
 
 #[test]
 fn xdp_modes_have_their_reason() -> Result<()> {
-    let cluster = xdp::with_links_of_every_kind()?;
+    let cluster = xdp::with_links_of_every_kind("native")?;
     let node = &cluster.nodes[0];
     wait_for(node, r#"shunt_xdp_mode{interface="eth0",configured="native",mode="native",reason=""} 1"#)?;
     wait_for(

@@ -179,8 +179,8 @@ fn what_cannot_have_it_says_why_and_works_without() -> Result<()> {
 }
 
 /// A node whose uplink can have it, and other node edges that cannot.
-pub(crate) fn with_links_of_every_kind() -> Result<Cluster> {
-    let mut shunt = configuration("native");
+pub(crate) fn with_links_of_every_kind(xdp: &str) -> Result<Cluster> {
+    let mut shunt = configuration(xdp);
     shunt["interfaces"] = serde_json::json!({"node": ["x*"]});
     let mut cluster = Cluster::build(1, &shunt)?;
     cluster.wire()?;
@@ -195,7 +195,7 @@ pub(crate) fn with_links_of_every_kind() -> Result<Cluster> {
 
 #[test]
 fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
-    let cluster = with_links_of_every_kind()?;
+    let cluster = with_links_of_every_kind("native")?;
     let node = &cluster.nodes[0];
     assert_eq!(wait_for(node, "eth0", XdpMode::Native)?, "");
     for interface in ["xbridge", "xifb", "xvxlan", "xmacvlan"] {
@@ -208,4 +208,21 @@ fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
         ensure!(status(node, "eth0").is_ok() && status(node, "xifb").is_err());
         Ok(())
     })
+}
+
+#[test]
+fn the_stack_takes_the_place_of_a_driver_that_cannot() -> Result<()> {
+    let mut cluster = with_links_of_every_kind("generic")?;
+    for how_the_reason_begins in ["the kernel says", "the driver has refused"] {
+        let node = &mut cluster.nodes[0];
+        for interface in ["xbridge", "xifb", "xmacvlan"] {
+            let reason = wait_for(node, interface, XdpMode::Generic)?;
+            assert!(reason.starts_with(how_the_reason_begins), "{interface}: {reason}");
+        }
+        assert_eq!(wait_for(node, "eth0", XdpMode::Native)?, "");
+        node.agent.stop()?;
+        node.agent.start(&node.host.netns)?;
+        node.agent.wait_in_sync()?;
+    }
+    Ok(())
 }

@@ -25,6 +25,16 @@ pub(in crate::kernel) fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'
     bpf(bpf_cmd::BPF_LINK_UPDATE, &mut attr).map(drop)
 }
 
+/// Detaches a link at once. Without that its end waits for the kernel's own time.
+///
+/// # Errors
+/// When its device is gone already.
+pub(in crate::kernel) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = zeroed_attr();
+    attr.link_detach.link_fd = link.as_raw_fd() as u32;
+    bpf(bpf_cmd::BPF_LINK_DETACH, &mut attr).map(drop)
+}
+
 /// Opens a link by its id.
 ///
 /// # Errors

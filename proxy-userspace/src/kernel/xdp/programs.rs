@@ -4,13 +4,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     time::{Duration, Instant},
 };
 
-use super::{XdpInForce, XdpMode, XdpPolicy, XdpStatus, ask::Asker, netdev::NDO_XMIT};
+use super::{
+    XdpInForce, XdpMode, XdpPolicy, XdpStatus,
+    ask::Asker,
+    links::{detach_others, end, pin},
+    netdev::NDO_XMIT,
+};
 use crate::kernel::{
     bpf, ethtool,
     host::{Served, XdpPlan, XdpTarget},
@@ -21,7 +26,8 @@ use crate::kernel::{
 /// changed: refusing may cost its driver more than a look at its settings.
 const ASK_AGAIN: Duration = Duration::from_secs(20);
 
-const PREFIX: &str = "xdp-";
+/// The reason of a mode that an earlier agent chose.
+const EARLIER_AGENT: &str = "the driver has refused an earlier agent";
 
 /// The loaded program.
 #[derive(Clone, Copy)]
@@ -66,7 +72,8 @@ impl Programs {
                 placed.mode == XdpMode::None && placed.target == *target && placed.at.elapsed() < ASK_AGAIN
             });
             if !recent {
-                let placed = place(pins, policy, program, target);
+                let earlier = self.placed.get(&target.ifindex).map(|placed| placed.reason.as_str());
+                let placed = place(pins, policy, program, target, earlier.unwrap_or(EARLIER_AGENT));
                 self.placed.insert(target.ifindex, placed);
             }
         }
@@ -111,10 +118,24 @@ impl Programs {
     }
 }
 
-fn place(pins: &Pins, policy: XdpPolicy, program: Result<Program<'_>, &str>, target: &XdpTarget) -> Placed {
+fn place(
+    pins: &Pins,
+    policy: XdpPolicy,
+    program: Result<Program<'_>, &str>,
+    target: &XdpTarget,
+    earlier: &str,
+) -> Placed {
     let result = program.map_err(str::to_owned).and_then(|program| {
         let mut kernel = Asker::open().map_err(|error| format!("cannot ask the kernel: {error}"))?;
-        Attempt { pin: &pins.link(&pin(target.ifindex)), policy, program, target, kernel: &mut kernel }.run()
+        Attempt {
+            pin: &pins.link(&pin(target.ifindex)),
+            policy,
+            program,
+            target,
+            earlier,
+            kernel: &mut kernel,
+        }
+        .run()
     });
     let (mode, reason, sends) = result.unwrap_or_else(|reason| (XdpMode::None, reason, false));
     Placed { target: target.clone(), mode, reason, sends, at: Instant::now() }
@@ -126,6 +147,8 @@ struct Attempt<'a> {
     policy: XdpPolicy,
     program: Program<'a>,
     target: &'a XdpTarget,
+    /// Why the mode was not native when it was last looked at.
+    earlier: &'a str,
     kernel: &'a mut Asker,
 }
 
@@ -134,20 +157,17 @@ impl Attempt<'_> {
     /// program is not attached.
     fn run(mut self) -> Result<(XdpMode, String, bool), String> {
         if let Some(name) = self.stripper() {
-            let _ = fs::remove_file(self.pin);
+            end(self.pin);
             return Err(format!("VLAN tags are taken off first; `ethtool -K {name} rxvlan off` keeps them"));
         }
         let barred = self.bar();
-        let mode = match self.adopt(barred.is_some()) {
-            Some(mode) => mode,
+        let (mode, reason) = match self.adopt(barred.is_some()) {
+            // Why the driver refuses cannot be asked while the stack runs the program.
+            Some(XdpMode::Generic) => (XdpMode::Generic, barred.unwrap_or_else(|| self.earlier.to_owned())),
+            Some(mode) => (mode, String::new()),
             None => self.attach(barred.as_deref())?,
         };
         let sends = mode == XdpMode::Generic || self.sends();
-        let reason = match (mode, barred) {
-            (XdpMode::Generic, Some(reason)) => reason,
-            (XdpMode::Generic, None) => "the driver has refused it".into(),
-            _ => String::new(),
-        };
         Ok((mode, reason, sends))
     }
 
@@ -190,20 +210,21 @@ impl Attempt<'_> {
             (wanted && (current || bpf::link_update(link.as_fd(), self.program.fd).is_ok())).then_some(mode)
         });
         if mode.is_none() {
-            // Its device is gone, or the mode is no longer wanted. Without the pin the kernel detaches.
-            let _ = fs::remove_file(self.pin);
+            // Its device is gone, or the mode is no longer wanted.
+            end(self.pin);
         }
         mode
     }
 
-    fn attach(&mut self, barred: Option<&str>) -> Result<XdpMode, String> {
+    /// The mode, and why it is not native; or why there is none.
+    fn attach(&mut self, barred: Option<&str>) -> Result<(XdpMode, String), String> {
         if let Some(there) = self.in_force() {
             return Err(format!("it has an XDP program of somebody else: {}", describe(there.program)));
         }
         let refusal = match barred {
             Some(reason) => reason.to_owned(),
             None => match self.make(XdpMode::Native) {
-                Ok(()) => return Ok(XdpMode::Native),
+                Ok(()) => return Ok((XdpMode::Native, String::new())),
                 Err(error) => self.explain(&error),
             },
         };
@@ -211,7 +232,7 @@ impl Attempt<'_> {
             return Err(refusal);
         }
         match self.make(XdpMode::Generic) {
-            Ok(()) => Ok(XdpMode::Generic),
+            Ok(()) => Ok((XdpMode::Generic, refusal)),
             Err(error) => Err(format!("{refusal}; and the stack: {error}")),
         }
     }
@@ -256,25 +277,4 @@ fn describe(program: u32) -> String {
     let found = all.find(|info| info.id() == program);
     let name = found.as_ref().and_then(|info| info.name_as_str()).unwrap_or_default();
     format!("{name} (id {program})").trim_start().to_owned()
-}
-
-/// Name of a device's pin. The index and not the name: names may be changed.
-fn pin(ifindex: u32) -> String {
-    format!("{PREFIX}{ifindex}")
-}
-
-fn detach_others(pins: &Pins, wanted: &[XdpTarget]) {
-    for pin in pins.links().unwrap_or_default() {
-        let ifindex = pin.strip_prefix(PREFIX).and_then(|rest| rest.parse::<u32>().ok());
-        if ifindex.is_some_and(|ifindex| wanted.iter().all(|target| target.ifindex != ifindex))
-            && fs::remove_file(pins.link(&pin)).is_ok()
-        {
-            tracing::info!(ifindex, "XDP detached");
-        }
-    }
-}
-
-/// Removes our program from the device called `name`; returns what was there.
-pub(in crate::kernel) fn detach(pins: &Pins, ifindex: u32, name: &str) -> Option<String> {
-    fs::remove_file(pins.link(&pin(ifindex))).ok().map(|()| format!("XDP program of {name}"))
 }
