@@ -34,15 +34,11 @@ pub struct FragmentKey<A> {
     pub id: u32,
     /// IANA protocol number; zero for IPv6, where fragments may each tell another.
     pub proto: u8,
-    /// As in conntrack, with [`PAIR`].
+    /// As in conntrack.
     pub hook: u8,
     /// Zero.
     pub pad: u16,
 }
-
-/// Bit of [`FragmentKey::hook`]: the row stands for all packets between the addresses, and
-/// says that some of them were translated. Its `id` is zero.
-pub const PAIR: u8 = 2;
 
 impl<A: Addr> FragmentKey<A> {
     /// The key of a fragment at `hook`.
@@ -56,12 +52,6 @@ impl<A: Addr> FragmentKey<A> {
             hook,
             pad: 0,
         }
-    }
-
-    /// The key that stands for all packets between the same addresses.
-    #[inline(always)]
-    pub fn pair(&self) -> Self {
-        Self { id: 0, hook: self.hook | PAIR, ..*self }
     }
 }
 

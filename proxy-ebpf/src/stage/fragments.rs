@@ -11,7 +11,7 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        address_filter::flags::FRONTEND,
+        address_filter::flags::{BACKEND, FRONTEND},
         conntrack::INGRESS,
         fragments::{Fate, FragmentKey, FragmentRow, HELD_LEN, HeldKey, LIFETIME_NS, MAX_HELD},
     },
@@ -61,29 +61,24 @@ pub fn is_unknown<A: Tables>(key: &FragmentKey<A>) -> bool {
 pub fn note<A: Tables>(key: &FragmentKey<A>, tuple: &Tuple<A>, fate: Fate, ifindex: u32) -> bool {
     let row =
         FragmentRow { since: now(), src: tuple.src, dst: tuple.dst, ifindex, fate: fate.0, pad: [0; 3] };
-    let ours = fate != Fate::PASS;
-    if ours {
-        let pair = key.pair();
-        if maps::fragment(&pair).is_none() {
-            maps::put_fragment(&pair, &row);
-        }
-    }
     let awaited = match maps::fragment(key) {
         Some(old) => old.fate == Fate::WAIT.0,
         // If the claim fails, others begin to wait at this very moment.
-        None if ours || may_be_ours(key) => !maps::claim_fragment(key, &row),
+        None if fate != Fate::PASS || may_be_ours(key) => !maps::claim_fragment(key, &row),
         None => return false,
     };
     maps::put_fragment(key, &row);
     awaited
 }
 
-/// True if a fragment whose first is not known may be one we translate: it goes to an address of
-/// ours, or others between the same addresses were.
+/// True if a fragment whose first is not known may be one we translate: it enters with an address
+/// that connections enter by, or leaves from or to a backend, or from a host process to a service.
 #[inline(always)]
-pub fn may_be_ours<A: Tables>(key: &FragmentKey<A>) -> bool {
-    let to_us = key.hook == INGRESS && maps::address_bits(&key.dst) & FRONTEND != 0;
-    to_us || maps::fragment(&key.pair()).is_some()
+fn may_be_ours<A: Tables>(key: &FragmentKey<A>) -> bool {
+    if key.hook == INGRESS {
+        return maps::address_bits(&key.dst) & FRONTEND != 0;
+    }
+    maps::address_bits(&key.src) & BACKEND != 0 || maps::address_bits(&key.dst) & (BACKEND | FRONTEND) != 0
 }
 
 /// Holds a fragment whose first has not come, if it may be ours.

@@ -3,7 +3,7 @@
 
 mod peers;
 
-use crate::world::{lead_datagrams_to, soon, two_nodes, two_nodes_with_clsact};
+use crate::world::{lead_datagrams_to, two_nodes, two_nodes_with_clsact};
 use anyhow::{Context, Result};
 use peers::{Caller, Echo, PORT, fragment, fragments, send};
 use tests::{
@@ -126,10 +126,6 @@ fn answers_in_reversed_order() -> Result<()> {
     let (cluster, echo) = echoing(two_nodes(SocketLb::Off)?, true)?;
     for (from, to) in WAYS {
         let caller = Caller::new(&cluster, from, to)?;
-        if matches!(from, Pod(..)) {
-            // Nothing tells that these are replies until one of them came in order: the first is lost.
-            soon(|| caller.exchange_whole(4_000))?;
-        }
         for len in [4_000, 20_000] {
             caller.exchange_whole(len).with_context(|| format!("{from:?} → {to}"))?;
         }
