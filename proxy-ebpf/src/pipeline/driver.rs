@@ -9,11 +9,12 @@
 use proxy_common::{
     Tuple,
     maps::conntrack::{EGRESS, Role, flags},
-    packet::{Bytes as _, Parsed, parse},
+    packet::{Bytes as _, Parsed, headers::Macs, parse},
 };
 
 use super::{Family, entry_of};
 use crate::{
+    maps,
     packet::{Frame, Framing, Packet as _},
     stage::{conntrack, encap, forward, lookup::may_enter, nat, route, snat},
 };
@@ -46,12 +47,22 @@ pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
     let Some(parsed) = parse(frame, transport) else { return Forwarded::UP };
     // A refusal is the tc program's to make: it counts and answers.
     let Ok(entry) = entry_of(&parsed, frame.ifindex()) else { return Forwarded::UP };
-    let lives = A::hops(frame).is_some_and(|hops| hops > 1);
+    if !is_forwarded::<F, A>(frame) {
+        return Forwarded::UP;
+    }
     match Role(entry.role) {
-        Role::DSR if lives => encapsulate(frame, &parsed, &entry.target),
-        Role::DNAT | Role::REV_SNAT if lives => translate(frame, &parsed, &entry.target),
+        Role::DSR => encapsulate(frame, &parsed, &entry.target),
+        Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &entry.target),
         _ => Forwarded::UP,
     }
+}
+
+/// Whether the stack would forward the frame at all: it is addressed to this device, and has a
+/// hop to go. A bridge floods other frames to everybody.
+#[inline(always)]
+fn is_forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> bool {
+    let ours = |macs: Macs| maps::device(frame.ifindex()).is_some_and(|device| device.mac == macs.dst);
+    frame.read::<Macs>(0).is_some_and(ours) && A::hops(frame).is_some_and(|hops| hops > 1)
 }
 
 /// What the stack and the egress program would make of a packet that has become `entered`.

@@ -4,6 +4,7 @@
 #[path = "../../tests/packet/bench.rs"]
 #[allow(dead_code, reason = "shared with the packet tests, which use the rest")]
 mod bench;
+#[path = "../../tests/packet/bpf.rs"]
 mod bpf;
 mod cases;
 #[path = "../../tests/packet/frames.rs"]
@@ -12,6 +13,9 @@ mod frames;
 mod measure;
 mod report;
 mod rig;
+#[path = "../../tests/packet/uplink.rs"]
+#[allow(dead_code, reason = "shared with the packet tests, which use the rest")]
+mod uplink;
 
 use anyhow::Result;
 use clap::Parser;

@@ -6,8 +6,6 @@ use std::{
 };
 
 use anyhow::Result;
-use nix::net::if_::if_nametoindex;
-use proxy_common::maps::devices::Device;
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore},
     kernel::KernelAddr,
@@ -18,6 +16,7 @@ use crate::{
     bench::{Bench, plans, v4_of, v6_of},
     bpf::{self, Info, Kind},
     cases::{Case, Family, Hook, LASTING, Subject},
+    uplink::Uplink,
 };
 
 /// Enough for every connection of a case.
@@ -32,26 +31,21 @@ pub(crate) struct Rig {
     xdp_noop: OwnedFd,
     route_v4: OwnedFd,
     route_v6: OwnedFd,
-    uplink: u32,
-    /// A test run of XDP takes only devices that are prepared for XDP, as an attached program
-    /// has them do.
-    _attached: OwnedFd,
+    uplink: Uplink,
 }
 
 impl Rig {
     /// Everything in `namespace`, where the calling thread is.
     pub(crate) fn new(namespace: &Namespace) -> Result<Self> {
-        network(namespace)?;
-        let uplink = if_nametoindex("uplink")?;
+        let uplink = Uplink::new(namespace)?;
         let (tc_noop, xdp_noop) = (bpf::noop(Kind::Tc)?, bpf::noop(Kind::Xdp)?);
-        let attached = bpf::attach_xdp(xdp_noop.as_fd(), uplink)?;
         let mut bench = Bench::with_conntrack(CONNTRACK);
         let [v4, v6] = plans();
-        let (route_v4, route_v6) = (bpf::route(v4.backend, uplink)?, bpf::route(v6.backend, uplink)?);
-        let device =
-            Device { snat_v4: v4_of(v4.node), snat_v6: v6_of(v6.node), mac: MAC, ..Device::default() };
-        bench.maps.replace_devices(&[(LOOPBACK, device), (uplink, device)])?;
-        Ok(Self { bench, tc_noop, xdp_noop, route_v4, route_v6, uplink, _attached: attached })
+        let (route_v4, route_v6) =
+            (bpf::route(v4.backend, uplink.ifindex)?, bpf::route(v6.backend, uplink.ifindex)?);
+        let device = Uplink::device();
+        bench.maps.replace_devices(&[(LOOPBACK, device), (uplink.ifindex, device)])?;
+        Ok(Self { bench, tc_noop, xdp_noop, route_v4, route_v6, uplink })
     }
 
     /// All cases, with the rows they need.
@@ -100,7 +94,7 @@ impl Rig {
 
     /// The device that test runs at a hook pass.
     pub(crate) fn ifindex(&self, hook: Hook) -> u32 {
-        if hook == Hook::Xdp { self.uplink } else { LOOPBACK }
+        if hook == Hook::Xdp { self.uplink.ifindex } else { LOOPBACK }
     }
 
     /// The packet as the program of the case meets it.
@@ -124,23 +118,4 @@ fn forget<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Result<()> {
     let mut new = Vec::new();
     maps.each_conntrack(&mut |key, row| new.extend((row.service != LASTING).then_some(*key)))?;
     Ok(maps.delete_conntrack(&new)?)
-}
-
-/// The uplink's address, which the test frames are sent to.
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-/// Everything is behind one neighbour. It has the uplink's own link-layer address, so that a
-/// frame that was forwarded comes in again as one for this node.
-fn network(namespace: &Namespace) -> Result<()> {
-    namespace.sysctl(&[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")])?;
-    namespace.ip("link set lo up
-        link add uplink address 02:00:00:00:00:02 type veth peer name far
-        link set uplink up
-        link set far up
-        address add 192.168.0.2/24 dev uplink
-        address add 2001:db8::1/64 dev uplink nodad
-        neighbour add 192.168.0.9 lladdr 02:00:00:00:00:02 dev uplink nud permanent
-        neighbour add 2001:db8::9 lladdr 02:00:00:00:00:02 dev uplink nud permanent
-        route add default via 192.168.0.9
-        route add ::/0 via 2001:db8::9 dev uplink")
 }

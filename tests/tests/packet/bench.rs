@@ -170,9 +170,13 @@ impl Bench {
         checked(&run.packet)
     }
 
+    /// Every counter of refused packets.
+    pub(crate) fn all_drops(&self) -> Vec<(DropReason, u64)> {
+        PinnedMaps::open(self.pins.clone()).and_then(|maps| maps.drops()).expect("counters")
+    }
+
     pub(crate) fn drops(&self, reason: DropReason) -> u64 {
-        let drops = PinnedMaps::open(self.pins.clone()).and_then(|maps| maps.drops()).expect("counters");
-        drops.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count)
+        self.all_drops().iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count)
     }
 }
 

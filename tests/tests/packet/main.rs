@@ -3,12 +3,16 @@
 //! families.
 
 mod bench;
+#[allow(dead_code, reason = "shared with the benchmark, which uses the rest")]
+mod bpf;
 mod fragments;
 mod frames;
+mod uplink;
 
 mod affinity;
 mod echo;
 mod forward;
+mod hooks;
 mod hostile;
 mod icmp_error;
 mod refuse;

@@ -1,4 +1,5 @@
-//! bpf(2) as the benchmark needs it: programs to compare with, timed runs, and rows of maps.
+//! bpf(2) as tests and benchmarks of packets need it: programs to compare with, runs at any
+//! hook, and rows of maps.
 
 use std::{
     ffi::CString,
@@ -13,6 +14,10 @@ use std::{
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_prog_info, bpf_prog_type};
+
+/// Positions among the 32-bit fields of `struct __sk_buff` (linux/bpf.h).
+const SKB_INGRESS_IFINDEX: usize = 9;
+const SKB_IFINDEX: usize = 10;
 
 /// The kind of a program, as far as its context and its verdicts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +143,8 @@ fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     bpf(bpf_cmd::BPF_PROG_LOAD, &mut attr).map(owned)
 }
 
-/// Runs `program` `repeat` times on one packet, as having come in by `ifindex`. What one
-/// repetition changes in the packet, the next one sees.
+/// Runs `program` `repeat` times on one packet, at the hook of device `ifindex`, by which it came
+/// in. What one repetition changes in the packet, the next one sees.
 pub(crate) fn run(
     program: BorrowedFd<'_>,
     kind: Kind,
@@ -150,7 +155,7 @@ pub(crate) fn run(
     let mut out = vec![0; packet.len() + 64];
     // The beginnings of `struct __sk_buff` and `struct xdp_md`.
     let mut skb = [0u32; 11];
-    skb[9] = ifindex;
+    (skb[SKB_INGRESS_IFINDEX], skb[SKB_IFINDEX]) = (ifindex, ifindex);
     let md = [0, packet.len() as u32, 0, ifindex, 0, 0];
     let context: &[u32] = if kind == Kind::Tc { &skb } else { &md };
     let mut attr = attr();
