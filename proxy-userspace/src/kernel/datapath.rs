@@ -126,7 +126,11 @@ impl Datapath {
         self.run(object::CLASSIFIERS[1], packet, ifindex)
     }
 
-    fn run(&mut self, name: &'static str, packet: &[u8], ifindex: u32) -> Result<Run, KernelError> {
+    /// The same for the tc program called `name`.
+    ///
+    /// # Errors
+    /// When there is none, or the kernel refuses the packet.
+    pub fn run(&mut self, name: &'static str, packet: &[u8], ifindex: u32) -> Result<Run, KernelError> {
         let program = object::program::<SchedClassifier>(&mut self.ebpf, name)?;
         let fd = program.fd().map_err(|source| KernelError::Program { name, source })?;
         bpf::test_run(fd.as_fd(), packet, ifindex, 1).map_err(|source| KernelError::System {

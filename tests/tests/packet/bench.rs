@@ -156,6 +156,24 @@ impl Bench {
         self.datapath.run_egress(frame, 1).expect("the kernel takes the frame")
     }
 
+    /// Ingress of a device without an Ethernet header. See [`Self::layer3`].
+    pub(crate) fn ingress_l3(&mut self, frame: &[u8]) -> Run {
+        self.layer3("shunt_in_l3", frame)
+    }
+
+    /// Egress of a device without an Ethernet header. See [`Self::layer3`].
+    pub(crate) fn egress_l3(&mut self, frame: &[u8]) -> Run {
+        self.layer3("shunt_out_l3", frame)
+    }
+
+    /// Takes the Ethernet header off before and puts it back afterwards. The kernel looks for one in
+    /// what is given to it and finds the EtherType at offset 12: packets must come from [`l3_source`].
+    fn layer3(&mut self, program: &'static str, frame: &[u8]) -> Run {
+        let (header, packet) = frame.split_at(14);
+        let run = self.datapath.run(program, packet, 1).expect("the kernel takes the packet");
+        Run { packet: [header, &run.packet].concat(), ..run }
+    }
+
     /// Through ingress; the flow that the stack sees.
     pub(crate) fn enters(&mut self, flow: Flow, tcp_flags: u8) -> Flow {
         let run = self.ingress(&frame(flow, tcp_flags));
@@ -192,6 +210,11 @@ pub(crate) fn v6_of(addr: IpAddr) -> Ip6 {
         IpAddr::V6(addr) => addr.into(),
         IpAddr::V4(addr) => panic!("{addr} is not IPv6"),
     }
+}
+
+/// An address of the family whose bytes at offset 12 of the IP header are the EtherType.
+pub(crate) fn l3_source(family_of: IpAddr) -> IpAddr {
+    ip(if family_of.is_ipv4() { "8.0.113.5" } else { "2001:db8:86dd::5" })
 }
 
 const PROTOCOLS: [u8; 3] = [6, 17, 132];

@@ -7,7 +7,9 @@ use proxy_common::{DropReason, checksum, proto};
 use tests::netns::Namespace;
 
 use crate::{
-    bench::{BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, SHOT, SNAT_PORTS, plans},
+    bench::{
+        BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, SHOT, SNAT_PORTS, l3_source, plans,
+    },
     frames::{ACK, Flow, SYN, checked, ethernet, transport, with_ip},
 };
 
@@ -68,8 +70,8 @@ fn reassembled(frames: &[Vec<u8>]) -> Flow {
 }
 
 type Hook = fn(&mut Bench, &[u8]) -> proxy_userspace::kernel::Run;
-const INGRESS: Hook = |bench, bytes| bench.ingress(bytes);
-const EGRESS: Hook = |bench, bytes| bench.egress(bytes);
+const INGRESS: Hook = Bench::ingress;
+const EGRESS: Hook = Bench::egress;
 
 /// Every fragment through the hook; all go on.
 fn pass(bench: &mut Bench, hook: Hook, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
@@ -111,6 +113,22 @@ fn in_order() -> Result<()> {
                 let reply = pass(bench, EGRESS, &back);
                 assert_eq!(reassembled(&reply), original.reversed());
             }
+        }
+    })
+}
+
+#[test]
+fn by_devices_without_ethernet() -> Result<()> {
+    alone(|bench| {
+        for plan in plans() {
+            let original = Flow::udp((l3_source(plan.pod), 40000), (plan.node, NODE_PORT));
+            let frames = fragments(original, 1, &PAYLOAD);
+            assert_eq!(bench.ingress_l3(&frames[2]).action, SHOT, "held");
+            assert_eq!(bench.ingress_l3(&frames[0]).action, SHOT, "both begin anew");
+            let inside = pass(bench, Bench::ingress_l3, &frames);
+            assert_eq!(reassembled(&inside).dst, (plan.backend, BACKEND_PORT));
+            let wire = reassembled(&pass(bench, Bench::egress_l3, &inside));
+            assert_eq!((wire.src.0, wire.dst), (plan.node, (plan.backend, BACKEND_PORT)));
         }
     })
 }

@@ -7,7 +7,9 @@ use proxy_common::{checksum, proto};
 use proxy_userspace::dataplane::{FamilyMaps, MapStore};
 
 use crate::{
-    bench::{BACKEND_ID, BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, plans},
+    bench::{
+        BACKEND_ID, BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, l3_source, plans,
+    },
     frames::{ACK, Flow, SYN, checked, ethernet, frame, transport, with_ip},
 };
 
@@ -117,8 +119,8 @@ struct Step {
 }
 
 type Hook = fn(&mut Bench, &[u8]) -> proxy_userspace::kernel::Run;
-const INGRESS: Hook = |bench, bytes| bench.ingress(bytes);
-const EGRESS: Hook = |bench, bytes| bench.egress(bytes);
+const INGRESS: Hook = Bench::ingress;
+const EGRESS: Hook = Bench::egress;
 /// Out of the host, made by the host.
 const EGRESS_OF_HOST: Hook = |bench, bytes| bench.datapath.run_egress(bytes, 0).expect("the kernel takes it");
 
@@ -192,6 +194,20 @@ fn to_an_outside_client_of_a_node_port() {
         let reply = Step { before: inside.reversed(), behind: original.reversed() };
         assert_translated(bench, EGRESS, reply, plan.stranger, CONTINUE);
         assert_translated(bench, EGRESS_OF_HOST, reply, plan.node, CONTINUE);
+    });
+}
+
+#[test]
+fn by_devices_without_ethernet() {
+    each(|bench, plan, new| {
+        let original = new((plan.outside, 40000), (plan.node, NODE_PORT));
+        let inside = bench.enters(original, SYN);
+        let wire = bench.leaves(inside, SYN);
+        let router = l3_source(plan.pod);
+        let unmask = Step { before: wire.reversed(), behind: inside.reversed() };
+        assert_translated(bench, Bench::ingress_l3, unmask, router, CONTINUE);
+        let reply = Step { before: inside.reversed(), behind: original.reversed() };
+        assert_translated(bench, Bench::egress_l3, reply, router, CONTINUE);
     });
 }
 
