@@ -12,7 +12,10 @@ use std::{
 use anyhow::Result;
 use proxy_common::{
     Tuple, checksum,
-    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role},
+    maps::{
+        address_filter::Cell,
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role},
+    },
 };
 use proxy_userspace::kernel::KernelAddr;
 
@@ -162,6 +165,8 @@ pub(crate) struct Family<A> {
     pub(crate) addr: fn(IpAddr) -> A,
     /// Its connections.
     pub(crate) map: OwnedFd,
+    /// Addresses that are not passed over.
+    pub(crate) filter: OwnedFd,
 }
 
 impl<A: KernelAddr> Family<A> {
@@ -272,7 +277,12 @@ impl<A: KernelAddr> Family<A> {
     fn put(&self, hook: u8, role: Role, from: Flow, to: Flow) -> Result<()> {
         let mut row = CtEntry { role: role.0, service: LASTING, ..CtEntry::default() };
         row.set_target(&self.tuple(to));
-        Ok(bpf::put(self.map.as_fd(), &CtKey::new(&self.tuple(from), hook), &row)?)
+        let tuple = self.tuple(from);
+        // To and fro, each address is now a frontend's, now a backend's.
+        for addr in [&tuple.src, &tuple.dst] {
+            bpf::put(self.filter.as_fd(), &Cell::of(addr).word, &u64::MAX)?;
+        }
+        Ok(bpf::put(self.map.as_fd(), &CtKey::new(&tuple, hook), &row)?)
     }
 
     fn tuple(&self, flow: Flow) -> Tuple<A> {

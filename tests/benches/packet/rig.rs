@@ -51,8 +51,10 @@ impl Rig {
     /// All cases, with the rows they need.
     pub(crate) fn cases(&self) -> Result<Vec<Case>> {
         let [v4, v6] = plans();
-        let four = Family { name: "IPv4", plan: v4, addr: v4_of, map: self.conntrack("conntrack_v4")? };
-        let six = Family { name: "IPv6", plan: v6, addr: v6_of, map: self.conntrack("conntrack_v6")? };
+        let (map, filter) = (self.map("conntrack_v4")?, self.map("address_filter_v4")?);
+        let four = Family { name: "IPv4", plan: v4, addr: v4_of, map, filter };
+        let (map, filter) = (self.map("conntrack_v6")?, self.map("address_filter_v6")?);
+        let six = Family { name: "IPv6", plan: v6, addr: v6_of, map, filter };
         let mut cases = Vec::new();
         for hook in [Hook::Ingress, Hook::Egress, Hook::Xdp] {
             cases.extend(four.cases(hook)?);
@@ -61,7 +63,7 @@ impl Rig {
         Ok(cases)
     }
 
-    fn conntrack(&self, name: &str) -> Result<OwnedFd> {
+    fn map(&self, name: &str) -> Result<OwnedFd> {
         Ok(bpf::open(&self.bench.pins.map(name))?)
     }
 
