@@ -6,7 +6,7 @@
 //! outlive the rows that began them. One that is set without need, or for another address
 //! of the same hash, costs time and nothing else.
 
-use crate::{addr::Addr, hash};
+use crate::addr::Addr;
 
 /// Bits of an address, shifted by its [`Cell`].
 pub mod flags {
@@ -20,8 +20,10 @@ pub mod flags {
 const BITS: u32 = 2;
 /// Cells in a word.
 const PER_WORD: u32 = u64::BITS / BITS;
-/// Number of words per family: a cell for each of 1,048,576 hashes, in 256 KiB.
-pub const CAPACITY: u32 = 32_768;
+/// Number of bits of a hash: 1,048,576 cells.
+const CELL_BITS: u32 = 20;
+/// Number of words per family, 256 KiB.
+pub const CAPACITY: u32 = (1 << CELL_BITS) / PER_WORD;
 
 /// Where the bits of an address are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +38,15 @@ impl Cell {
     /// The cell of `addr`.
     #[inline(always)]
     pub fn of<A: Addr>(addr: &A) -> Self {
-        let hash = hash::words(addr.words(), 0, 0);
-        Self { word: (hash / PER_WORD) % CAPACITY, shift: (hash % PER_WORD) * BITS }
+        // Fibonacci hashing (Knuth, TAOCP 6.4): one multiplication per word, for every packet pays it.
+        let words = addr.words();
+        let (mut hash, mut i) = (0u32, 0);
+        while i < words.len() {
+            hash = (hash ^ u32::from_be(words[i])).wrapping_mul(0x9e37_79b1);
+            i += 1;
+        }
+        let cell = hash >> (u32::BITS - CELL_BITS);
+        Self { word: cell / PER_WORD, shift: (cell % PER_WORD) * BITS }
     }
 }
 

@@ -30,8 +30,8 @@ pub trait Packet: Bytes {
     fn write<T: headers::Header>(&self, offset: usize, header: &T) -> Result<(), DropReason>;
     /// Adds `diff` to an IPv4 header checksum.
     fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason>;
-    /// Adds `diff` to a TCP or UDP checksum.
-    fn update_l4_checksum(&self, offset: usize, diff: u32, change: L4Change) -> Result<(), DropReason>;
+    /// Mends a TCP or UDP checksum.
+    fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason>;
     /// Cuts the packet to `len` bytes.
     fn truncate(&self, len: u32) -> Result<(), DropReason>;
     /// Opens `len` bytes between the link-layer header and what follows.
@@ -57,8 +57,10 @@ pub trait Buffer: Packet {
 /// What a change of a transport checksum stems from.
 #[derive(Clone, Copy)]
 pub struct L4Change {
-    /// Addresses changed, which the checksum covers through the pseudo header.
-    pub pseudo_header: bool,
+    /// Difference of the addresses, which the checksum covers through the pseudo header.
+    pub addresses: u32,
+    /// Difference of the ports, 0 if they stay.
+    pub ports: u32,
     /// UDP: zero means no checksum (RFC 768).
     pub zero_is_none: bool,
     /// The addresses are IPv6: there is no header checksum to balance them.

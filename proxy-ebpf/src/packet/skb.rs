@@ -163,26 +163,16 @@ impl<L: Link> Packet for Skb<L> {
     }
 
     #[inline(always)]
-    fn update_l4_checksum(&self, offset: usize, diff: u32, change: L4Change) -> Result<(), DropReason> {
-        let mut flags = 0;
-        if change.pseudo_header {
-            flags |= u64::from(BPF_F_PSEUDO_HDR);
-        }
-        if change.zero_is_none {
-            flags |= u64::from(BPF_F_MARK_MANGLED_0);
-        }
+    fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason> {
+        let zero = if change.zero_is_none { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
         // SAFETY: the helper checks the offset.
-        let replace = |flags| unsafe {
-            helper::bpf_l4_csum_replace(self.skb, offset as u32, 0, u64::from(diff), flags)
+        let replace = |diff: u32, flags: u64| unsafe {
+            helper::bpf_l4_csum_replace(self.skb, offset as u32, 0, u64::from(diff), flags | zero)
         };
-        if change.pseudo_header && change.ipv6 {
-            match replace(flags | BPF_F_IPV6) {
-                EINVAL => ok(replace(flags)),
-                ret => ok(ret),
-            }
-        } else {
-            ok(replace(flags))
-        }
+        let pseudo = u64::from(BPF_F_PSEUDO_HDR);
+        let known = if change.ipv6 { replace(change.addresses, pseudo | BPF_F_IPV6) } else { EINVAL };
+        ok(if known == EINVAL { replace(change.addresses, pseudo) } else { known })?;
+        if change.ports == 0 { Ok(()) } else { ok(replace(change.ports, 0)) }
     }
 
     #[inline(always)]

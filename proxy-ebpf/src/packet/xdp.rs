@@ -1,6 +1,6 @@
 //! A packet under the XDP hook: the frame as the driver received it.
 
-use core::{ffi::c_void, marker::PhantomData};
+use core::{arch::asm, ffi::c_void, marker::PhantomData};
 
 use aya_ebpf::{bindings::xdp_md, helpers::generated as helper, programs::XdpContext};
 use proxy_common::{
@@ -12,9 +12,6 @@ use proxy_common::{
 };
 
 use super::{L4Change, Packet};
-
-/// No frame in one piece is longer: it lies in one page of at most 64 KiB.
-const MAX_FRAME: usize = 0xffff;
 
 /// How the Ethernet frames that a program handles begin.
 pub trait Framing {
@@ -53,8 +50,8 @@ impl<F: Framing> Frame<F> {
     /// False for a frame of several buffers, of which a program sees the first.
     #[inline(always)]
     pub fn is_linear(&self) -> bool {
-        let len = self.len() as usize;
-        len <= MAX_FRAME && self.at(0, len).is_some()
+        // SAFETY: the context is valid while the program runs.
+        u64::from(self.len()) == unsafe { helper::bpf_xdp_get_buff_len(self.ctx) }
     }
 
     /// The EtherType, in host order.
@@ -101,8 +98,14 @@ impl<F: Framing> Bytes for Frame<F> {
 
     #[inline(always)]
     fn len(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { helper::bpf_xdp_get_buff_len(self.ctx) as u32 }
+        // SAFETY: the context is valid while the program runs. The difference is taken in 64 bits, as the
+        // verifier wants it of pointers; the compiler would do with 32.
+        unsafe {
+            let start = core::ptr::read_volatile(&raw const (*self.ctx).data) as usize;
+            let mut end = core::ptr::read_volatile(&raw const (*self.ctx).data_end) as usize;
+            asm!("{0} -= {1}", inout(reg) end, in(reg) start, options(pure, nomem, nostack));
+            end as u32
+        }
     }
 
     #[inline(always)]
@@ -161,11 +164,12 @@ impl<F: Framing> Packet for Frame<F> {
     }
 
     #[inline(always)]
-    fn update_l4_checksum(&self, offset: usize, diff: u32, change: L4Change) -> Result<(), DropReason> {
+    fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason> {
         let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
         if change.zero_is_none && field == 0 {
             return Ok(());
         }
+        let diff = u32::from(checksum::fold(change.addresses)) + u32::from(checksum::fold(change.ports));
         let updated = checksum::update(field, diff);
         // A sum of zero is sent as its other representation (RFC 768).
         let updated = if change.zero_is_none && updated == 0 { 0xffff } else { updated };

@@ -29,12 +29,9 @@ pub fn rewrite<P: Packet, A: Network>(
         p => {
             let field = at + if p == proto::TCP { 16 } else { 6 };
             let zero_is_none = p == proto::UDP;
-            let change = L4Change { pseudo_header: true, zero_is_none, ipv6: A::VERSION == 6 };
-            packet.update_l4_checksum(field, addresses, change)?;
-            if old_word != new_word {
-                let change = L4Change { pseudo_header: false, ..change };
-                packet.update_l4_checksum(field, checksum::diff(&[old_word], &[new_word]), change)?;
-            }
+            let ports = if old_word == new_word { 0 } else { checksum::diff(&[old_word], &[new_word]) };
+            let change = L4Change { addresses, ports, zero_is_none, ipv6: A::VERSION == 6 };
+            packet.update_l4_checksum(field, change)?;
         }
     }
     A::write_addresses(packet, new, addresses)?;
