@@ -34,9 +34,6 @@ pub fn shunt_xdp(ctx: XdpContext) -> u32 {
 
 #[inline(always)]
 fn by_family<F: Framing>(frame: &Frame<F>) -> u32 {
-    if !frame.is_linear() {
-        return XDP_PASS;
-    }
     let forwarded = match frame.ether_type() {
         Ip4::ETHER_TYPE => forward::<F, Ip4>(frame),
         Ip6::ETHER_TYPE => forward::<F, Ip6>(frame),

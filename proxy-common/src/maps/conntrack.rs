@@ -100,8 +100,8 @@ pub struct CtEntry<A> {
     pub pad: u8,
     /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet.
     pub ifindex: u32,
-    /// Zero.
-    pub pad2: u32,
+    /// The kernel's count of timer ticks when `last_seen` was last looked at, its low half.
+    pub ticks: u32,
 }
 
 assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40, CtEntry<Ip4> = 40, CtEntry<Ip6> = 64);

@@ -35,7 +35,8 @@ impl Framing for Tagged {
     const TAGGED: bool = true;
 }
 
-/// A frame that lies in one piece.
+/// A frame. Of one in several buffers a program sees the first, which is then shorter than its
+/// headers say.
 pub struct Frame<F> {
     ctx: *mut xdp_md,
     framing: PhantomData<F>,
@@ -45,13 +46,6 @@ impl<F: Framing> Frame<F> {
     #[inline(always)]
     pub fn new(ctx: &XdpContext) -> Self {
         Self { ctx: ctx.ctx, framing: PhantomData }
-    }
-
-    /// False for a frame of several buffers, of which a program sees the first.
-    #[inline(always)]
-    pub fn is_linear(&self) -> bool {
-        // SAFETY: the context is valid while the program runs.
-        u64::from(self.len()) == unsafe { helper::bpf_xdp_get_buff_len(self.ctx) }
     }
 
     /// The EtherType, in host order.
