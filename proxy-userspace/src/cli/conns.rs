@@ -28,6 +28,8 @@ pub struct ConnView {
     pub backend: SocketAddr,
     /// The source the backend sees, where that is not the client.
     pub snat: Option<SocketAddr>,
+    /// The backend's own node answers (DSR): only the client's packets pass here.
+    pub direct_return: bool,
     /// State of a TCP connection, as far as its packets tell.
     pub state: Option<TcpState>,
     /// Seconds since the last packet of either direction.
@@ -63,6 +65,14 @@ impl TcpState {
             TcpState::Closed => "CLOSED",
             TcpState::Reset => "RESET",
         }
+    }
+
+    /// From the flags of the client's packets: its first acknowledgement tells of the answer.
+    fn of_client(forward: u8) -> Self {
+        const ACK: u8 = 16;
+        const SYN: u8 = 2;
+        let reply = if forward & ACK != 0 { SYN | ACK } else { 0 };
+        Self::of(forward, reply)
     }
 
     /// From the flags of all packets of each direction.
@@ -122,25 +132,32 @@ fn connection<A: ShownAddr>(
         frontend: socket(key.dst, key.dport),
         backend: socket(entry.dst, entry.dport),
         snat: source_at_backend(rows, key, entry).filter(|source| *source != client),
+        direct_return: entry.role == Role::DSR.0,
         state: state(rows, key, entry),
         idle_seconds: now.saturating_sub(last_seen) / 1_000_000_000,
     }
 }
 
 fn state<A: ShownAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<TcpState> {
-    let reply = reply(rows, key, entry).map_or(0, |r| r.tcp_flags);
-    (key.proto == proto::TCP).then(|| TcpState::of(entry.tcp_flags, reply))
+    let of = |reply| match entry.role {
+        role if role == Role::DSR.0 => TcpState::of_client(entry.tcp_flags),
+        _ => TcpState::of(entry.tcp_flags, reply),
+    };
+    (key.proto == proto::TCP).then(|| of(reply(rows, key, entry).map_or(0, |r| r.tcp_flags)))
 }
 
-/// The row of the reply's last step.
+/// The row of the reply's last step, if it comes by here.
 fn reply<'a, A: ShownAddr>(rows: &'a Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<&'a CtEntry<A>> {
+    if entry.role == Role::DSR.0 {
+        return None;
+    }
     let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };
     rows.conntrack.get(&CtKey::new(&entry.target(key.proto).reversed(), hook))
 }
 
 /// The source the backend sees; nothing while it is not chosen yet.
 fn source_at_backend<A: ShownAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<SocketAddr> {
-    if entry.role == Role::HOST.0 || entry.flags & flags::SNAT == 0 {
+    if entry.role != Role::DNAT.0 || entry.flags & flags::SNAT == 0 {
         return Some(socket(entry.src, entry.sport));
     }
     let second = rows.conntrack.get(&CtKey::new(&entry.target(key.proto), EGRESS))?;

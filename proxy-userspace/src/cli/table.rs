@@ -88,7 +88,11 @@ pub fn connections(views: &[ConnView]) -> String {
             view.client.to_string(),
             view.frontend.to_string(),
             view.backend.to_string(),
-            view.snat.map_or_else(|| "-".to_owned(), |snat| snat.to_string()),
+            match view.snat {
+                Some(snat) => snat.to_string(),
+                None if view.direct_return => "dsr".to_owned(),
+                None => "-".to_owned(),
+            },
             view.state.map_or("-", |state| state.name()).to_owned(),
             idle(view.idle_seconds),
         ]);

@@ -163,6 +163,27 @@ fn connections_with_their_source_and_state() {
 }
 
 #[test]
+fn direct_returns_are_known_by_their_clients() {
+    let mut rows = rows();
+    for (sport, tcp_flags) in [(4000, SYN), (4001, SYN | ACK), (4002, SYN | ACK | FIN)] {
+        let original = Tuple { src: CLIENT, dst: NODE, sport, dport: 30080, proto: proto::TCP };
+        let mut entry =
+            CtEntry { service: 1, backend: 8, role: Role::DSR.0, tcp_flags, ..CtEntry::default() };
+        entry.set_target(&Tuple { dst: FAR, dport: 8080, ..original });
+        rows.conntrack.insert(CtKey::new(&original, INGRESS), entry);
+    }
+    let mut views = conns::connections(&rows, &names(), 0);
+    conns::sort(&mut views);
+    let states: Vec<_> = views.iter().map(|view| view.state).collect();
+    assert_eq!(states, [TcpState::SynSent, TcpState::Established, TcpState::Closing].map(Some));
+    assert!(views.iter().all(|view| view.direct_return && view.snat.is_none()));
+    assert_eq!(views[0].backend.to_string(), "10.0.1.6:8080");
+    assert!(table::connections(&views).contains("dsr"));
+    let frontends = services::frontends(&rows, &names());
+    assert_eq!(frontends.iter().map(|view| view.connections).sum::<usize>(), 3);
+}
+
+#[test]
 fn a_connection_without_masquerade_shows_none() {
     let mut rows = rows();
     let original = Tuple { src: POD, dst: VIP, sport: 4000, dport: 80, proto: proto::TCP };
