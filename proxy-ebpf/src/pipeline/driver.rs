@@ -45,11 +45,11 @@ pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
         return Forwarded::UP;
     }
     let Some(parsed) = parse(frame, transport) else { return Forwarded::UP };
-    // A refusal is the tc program's to make: it counts and answers.
-    let Ok(entry) = entry_of(&parsed, frame.ifindex()) else { return Forwarded::UP };
     if !is_forwarded::<F, A>(frame) {
         return Forwarded::UP;
     }
+    // A refusal is the tc program's to make: it counts and answers.
+    let Ok(entry) = entry_of(&parsed, frame.ifindex()) else { return Forwarded::UP };
     match Role(entry.role) {
         Role::DSR => encapsulate(frame, &parsed, &entry.target),
         Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &entry.target),
