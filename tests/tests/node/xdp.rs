@@ -226,3 +226,45 @@ fn the_stack_takes_the_place_of_a_driver_that_cannot() -> Result<()> {
     }
     Ok(())
 }
+
+/// Puts the uplink of node 2 into VLAN 7. False if this kernel has no VLAN devices.
+fn tag_uplink(cluster: &Cluster) -> Result<bool> {
+    let Node { host, .. } = &cluster.nodes[1];
+    if host.netns.ip("link add link eth0 name eth0.7 type vlan id 7").is_err() {
+        return Ok(false);
+    }
+    let (lan, port) = cluster.far_end(1);
+    lan.ip(&format!(
+        "link set {port} nomaster\nlink add link {port} name {port}.7 type vlan id 7\n\
+         link set {port}.7 master lan up"
+    ))?;
+    host.netns.ip(&format!(
+        "address flush dev eth0\nlink set eth0.7 up\naddress add {}/24 dev eth0.7\n\
+         address add {}/64 dev eth0.7 nodad\nroute add 10.244.1.0/24 via 192.168.50.11\n\
+         route add fd00:244:1::/64 via fd00:50::11\nroute replace default via 192.168.50.200\n\
+         route replace ::/0 via fd00:50::200 dev eth0.7",
+        host.v4, host.v6
+    ))?;
+    Ok(true)
+}
+
+#[test]
+fn tagged_frames_are_forwarded_by_the_device_under_the_vlan() -> Result<()> {
+    let mut cluster = Cluster::build(2, &configuration("native"))?;
+    cluster.wire()?;
+    if !tag_uplink(&cluster)? {
+        println!("this kernel has no VLAN devices");
+        return Ok(());
+    }
+    cluster.start(&manifests::two_nodes()?)?;
+    let node = &cluster.nodes[1];
+    assert_eq!(wait_for(node, "eth0", XdpMode::Native)?, "");
+    assert_eq!(wait_for(node, "eth0.7", XdpMode::Native)?, "by eth0");
+    all_get_through(&cluster)?;
+    node.host.netns.nft(FORWARDED)?;
+    for _ in 0..5 {
+        all_get_through(&cluster)?;
+    }
+    assert_eq!(forwarded(&node.host.netns)?, 0);
+    Ok(())
+}
