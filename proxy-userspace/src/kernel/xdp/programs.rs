@@ -278,3 +278,30 @@ fn describe(program: u32) -> String {
     let name = found.as_ref().and_then(|info| info.name_as_str()).unwrap_or_default();
     format!("{name} (id {program})").trim_start().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(mode: XdpMode, sends: bool) -> Placed {
+        let target =
+            XdpTarget { ifindex: 0, name: String::new(), cable: false, mtu: 1500, tagged: Vec::new() };
+        Placed { target, mode, reason: String::new(), sends, at: Instant::now() }
+    }
+
+    /// Devices 1, 2, … with what became of them, and those that may be redirected to.
+    fn check<const N: usize>(devices: [(XdpMode, bool); N], expected: &[u32]) {
+        let placed = (1..).zip(devices.map(|(mode, sends)| placed(mode, sends))).collect();
+        let transmitters = Programs { placed }.transmitters();
+        assert_eq!(transmitters.into_iter().collect::<Vec<_>>(), expected, "{devices:?}");
+    }
+
+    #[test]
+    fn drivers_redirect_to_drivers_and_the_stack_to_the_stack() {
+        use XdpMode::{Generic, Native, None};
+        check([(None, false), (Native, true), (Native, false)], &[2]);
+        check([(Generic, true), (Generic, true), (None, false)], &[1, 2]);
+        check([(Generic, true), (Native, true)], &[2]);
+        check([(Generic, true), (Native, false)], &[]);
+    }
+}
