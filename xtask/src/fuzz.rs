@@ -22,7 +22,7 @@ const MAX_LEN: usize = 700;
 /// Tells the test of the packet tier how long to go on.
 const SECONDS: &str = "SHUNT_FUZZ_SECONDS";
 /// The test that mutates packets for the programs.
-const PROGRAMS: &str = "mutated_packets";
+const PROGRAMS: &str = "mutated::";
 
 /// Fuzzes for `time` each.
 pub(crate) fn fuzz(workspace: &Workspace, time: Duration, coverage: bool) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ mod forward;
 mod hooks;
 mod hostile;
 mod icmp_error;
+mod mutated;
 mod refuse;
 mod reply;
 mod reuse;
