@@ -91,7 +91,10 @@ impl Netlink {
     }
 }
 
-async fn collect<T>(stream: impl Stream<Item = Result<T, rtnetlink::Error>>) -> Result<Vec<T>, KernelError> {
+/// All of a dump.
+pub(super) async fn collect<T>(
+    stream: impl Stream<Item = Result<T, rtnetlink::Error>>,
+) -> Result<Vec<T>, KernelError> {
     Ok(stream.try_collect().await?)
 }
 

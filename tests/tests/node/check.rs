@@ -1,7 +1,7 @@
 //! What `shunt check` says of a node, with and without an agent.
 
 use crate::{
-    world::{soon, two_nodes},
+    world::{soon, two_nodes, two_nodes_with_clsact},
     xdp,
 };
 use anyhow::{Context, Result, ensure};
@@ -50,6 +50,20 @@ fn a_node_in_order_with_and_without_its_agent() -> Result<()> {
         assert_eq!(finding(&report, "sockets")?["detail"], "10 of 10 hooks attached");
         let port = finding(&report, "health port")?["detail"].as_str().unwrap_or_default();
         assert_eq!(port.contains("the agent's"), running, "{port}");
+    }
+    Ok(())
+}
+
+#[test]
+fn filters_of_clsact_at_every_edge() -> Result<()> {
+    let cluster = two_nodes_with_clsact()?;
+    for _ in 0..10 {
+        let (ok, report) = check(&cluster.nodes[0])?;
+        assert!(ok, "{report}");
+        for interface in ["eth0", "pod1-1", "pod1-2", "lo"] {
+            let tc = &device(&report, interface)?["tc"];
+            assert_eq!((&tc["ingress"], &tc["egress"]), (&"clsact".into(), &"clsact".into()), "{interface}");
+        }
     }
     Ok(())
 }

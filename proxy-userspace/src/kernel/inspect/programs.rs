@@ -9,12 +9,11 @@ use std::{
 
 use aya::programs::{SchedClassifier, TcAttachType, loaded_programs};
 use aya_obj::generated::bpf_attach_type as hook;
-use futures::TryStreamExt;
 use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcMessage, TcOption};
 
 use crate::kernel::{
-    Host, KernelError, Link, Netlink, XdpInForce, XdpMode, XdpStatus, bpf, object, pinned::PinnedMaps,
-    pins::Pins,
+    Host, KernelError, Link, Netlink, XdpInForce, XdpMode, XdpStatus, bpf, netlink::collect, object,
+    pinned::PinnedMaps, pins::Pins,
 };
 
 /// What is attached to a device, as the kernel has it.
@@ -59,7 +58,7 @@ pub async fn device_programs(pins: Pins, netlink: &Netlink) -> Result<Vec<Device
             ..DevicePrograms::default()
         };
         look_at_tcx(&mut device);
-        look_at_filters(&mut device, &netlink.filters(link.ifindex).await);
+        look_at_filters(&mut device, &netlink.filters(link.ifindex).await?);
         look_at_xdp(&mut device, link, &host, &names);
         if device.is_ours() {
             found.push(device);
@@ -164,15 +163,14 @@ pub fn socket_hooks(cgroup: &Path) -> Result<Vec<SocketHook>, KernelError> {
 
 impl Netlink {
     /// The filters of a clsact qdisc; none where there is no such qdisc.
-    async fn filters(&self, ifindex: u32) -> Vec<(&'static str, TcMessage)> {
+    async fn filters(&self, ifindex: u32) -> Result<Vec<(&'static str, TcMessage)>, KernelError> {
         let ifindex = ifindex.cast_signed();
-        let mut found = Vec::new();
-        let ingress = self.handle().traffic_filter(ifindex).get().ingress().execute();
-        let egress = self.handle().traffic_filter(ifindex).get().egress().execute();
-        let ingress: Vec<TcMessage> = ingress.try_collect().await.unwrap_or_default();
-        let egress: Vec<TcMessage> = egress.try_collect().await.unwrap_or_default();
-        found.extend(ingress.into_iter().map(|filter| ("ingress", filter)));
-        found.extend(egress.into_iter().map(|filter| ("egress", filter)));
-        found
+        let handle = self.handle();
+        // One after the other: a socket has one dump at a time.
+        let ingress: Vec<TcMessage> =
+            collect(handle.traffic_filter(ifindex).get().ingress().execute()).await?;
+        let egress: Vec<TcMessage> = collect(handle.traffic_filter(ifindex).get().egress().execute()).await?;
+        let ingress = ingress.into_iter().map(|filter| ("ingress", filter));
+        Ok(ingress.chain(egress.into_iter().map(|filter| ("egress", filter))).collect())
     }
 }
