@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod addresses;
+mod capture;
 mod check;
+mod detour;
 mod dsr;
 mod edges;
 mod fragments;
