@@ -6,7 +6,10 @@ mod world;
 
 use anyhow::Result;
 use objects::Kind;
-use tests::{agent::SocketLb, probe::Proto};
+use tests::{
+    agent::{Agent, SocketLb},
+    probe::Proto,
+};
 use world::{FIRST, SECOND, VIP, VIP6, World};
 
 const CLIENT: &str = "10.0.0.2";
@@ -86,4 +89,23 @@ fn a_useless_object_does_not_disturb_the_rest() -> Result<()> {
     world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
     world.put(&[objects::slice(&[SECOND])])?;
     world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)
+}
+
+#[test]
+fn source_ports_that_run_out_are_told_about_the_node() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["snatPortRange"] = "1024-1027".into();
+    let mut world = World::configured(&shunt)?;
+    world.put(&[objects::service(), objects::slice(&[FIRST])])?;
+    world.start_agent()?;
+    world.wait_in_sync()?;
+    // Each connection takes a port, and keeps it for a while after its end.
+    world.soon_silent(Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    let told = world.soon_tells("SnatPortsAlmostExhausted")?;
+    assert!(told.starts_with("4 of 4 source ports of "), "{told}");
+    assert!(told.contains(&format!("towards {FIRST}:8080/TCP")), "{told}");
+    world.soon_silent(Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    let told = world.soon_tells("SnatPortsExhausted")?;
+    assert!(told.contains("because no source port was left"), "{told}");
+    Ok(())
 }

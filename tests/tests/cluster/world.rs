@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
+    events::v1::Event,
 };
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -56,6 +57,11 @@ pub(crate) struct World {
 impl World {
     /// Everything but the agent, with a Node object.
     pub(crate) fn build(socket_lb: SocketLb) -> Result<Self> {
+        Self::configured(&Agent::small(socket_lb))
+    }
+
+    /// The same with this `ShuntConfiguration`.
+    pub(crate) fn configured(shunt: &Value) -> Result<Self> {
         let mut stage = Stage::build(&["192.168.0.2".parse()?, "2001:db8::1".parse()?])?;
         for address in [FIRST, SECOND, "10.0.0.2", "fd00:10::2"] {
             stage.add_pod(&key(address)?)?;
@@ -63,7 +69,7 @@ impl World {
         stage.add_address(&key(FIRST)?, "fd00:10::1:1".parse()?)?;
         stage.add_client("203.0.113.2".parse()?)?;
         let kube_proxy = json!({"clusterCIDR": "10.0.0.0/8,fd00:10::/32"});
-        let agent = Agent::prepare(NODE, &kube_proxy, &Agent::small(socket_lb))?;
+        let agent = Agent::prepare(NODE, &kube_proxy, shunt)?;
         let (inside, outside) = (Worker::start(Some(&agent.cgroup))?, Worker::start(None)?);
         for (name, address) in [("first", FIRST), ("second", SECOND)] {
             inside.serve(serve(name, stage.pod(&key(address)?)?.path())?)?;
@@ -112,6 +118,11 @@ impl World {
         self.agent.start_with_api_server(&self.stage.node, &self.control_plane.kubeconfig())
     }
 
+    /// Every edge has its programs.
+    pub(crate) fn wait_in_sync(&self) -> Result<()> {
+        self.agent.wait_in_sync()
+    }
+
     pub(crate) fn stop_agent(&mut self) -> Result<()> {
         self.agent.stop()
     }
@@ -143,6 +154,24 @@ impl World {
     /// The same, before long.
     pub(crate) fn soon_reaches(&self, server: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
         self.soon(|| self.reaches(server, proto, from, to))
+    }
+
+    /// Before long there is an Event of this reason about the node; what it says.
+    pub(crate) fn soon_tells(&self, reason: &str) -> Result<String> {
+        let told = || {
+            self.control_plane.with_client(&self.stage.node, async |client| {
+                let events = Api::<Event>::namespaced(client, NAMESPACE).list(&ListParams::default()).await?;
+                let about = |event: &Event| {
+                    let regarding = event.regarding.as_ref();
+                    regarding
+                        .is_some_and(|o| o.kind.as_deref() == Some("Node") && o.name.as_deref() == Some(NODE))
+                };
+                let fits = |event: &Event| event.reason.as_deref() == Some(reason) && about(event);
+                let event = events.items.into_iter().find(fits);
+                event.and_then(|event| event.note).with_context(|| format!("no event {reason}"))
+            })
+        };
+        self.soon(told)
     }
 
     /// Every one of many connections over a while reaches this server.
@@ -185,11 +214,11 @@ impl World {
         })
     }
 
-    fn soon(&self, check: impl Fn() -> Result<()>) -> Result<()> {
+    fn soon<T>(&self, check: impl Fn() -> Result<T>) -> Result<T> {
         let deadline = Instant::now() + SOON;
         loop {
             match check() {
-                Ok(()) => return Ok(()),
+                Ok(value) => return Ok(value),
                 Err(error) if Instant::now() > deadline => {
                     return Err(error.context(format!("the agent:\n{}", self.agent.last_words())));
                 }
