@@ -116,7 +116,7 @@ impl Bench {
             cgroup: None,
             capacities,
             tc_mode: TcMode::Auto,
-            xdp: XdpPolicy::Native,
+            xdp: XdpPolicy::Auto,
             log_level: 0,
         };
         let datapath = Datapath::open(options).expect("the programs load");
