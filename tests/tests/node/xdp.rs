@@ -240,8 +240,8 @@ fn tag_uplink(cluster: &Cluster) -> Result<bool> {
     ))?;
     host.netns.ip(&format!(
         "address flush dev eth0\nlink set eth0.7 up\naddress add {}/24 dev eth0.7\n\
-         address add {}/64 dev eth0.7 nodad\nroute add 10.244.1.0/24 via 192.168.50.11\n\
-         route add fd00:244:1::/64 via fd00:50::11\nroute replace default via 192.168.50.200\n\
+         address add {}/64 dev eth0.7 nodad\nroute replace 10.244.1.0/24 via 192.168.50.11\n\
+         route replace fd00:244:1::/64 via fd00:50::11 dev eth0.7\nroute replace default via 192.168.50.200\n\
          route replace ::/0 via fd00:50::200 dev eth0.7",
         host.v4, host.v6
     ))?;
