@@ -36,6 +36,8 @@ use oracle::Hook;
 
 const VARIABLE: &str = "SHUNT_FUZZ_SECONDS";
 const MUTATIONS: u64 = 15_000;
+/// Mutations that start from the same connections.
+const BATCH: u64 = 1_000;
 /// A port of the balancer that is served by direct server return.
 const DSR_PORT: u16 = 81;
 /// Longer ones do not fit the buffer of a test run together with what programs add.
@@ -147,26 +149,20 @@ fn mutated_packets() -> Result<()> {
         let [v4, v6] = plans();
         serve_directly(node.bench.maps.v4(), &v4, v4_of)?;
         serve_directly(node.bench.maps.v6(), &v6, v6_of)?;
-        let mut seeds: Vec<_> = self::seeds(node, &v4)?.into_iter().chain(self::seeds(node, &v6)?).collect();
-        seeds.iter_mut().for_each(|frame| drop(frame.drain(..14)));
         let counters = PinnedMaps::open(node.bench.pins.clone())?;
         let mut outcomes = BTreeMap::new();
         let mut number = 0;
         while deadline.map_or(number < MUTATIONS, |deadline| Instant::now() < deadline) {
-            let mut rng = Rng::new(number);
-            let (seed, other) = (&seeds[rng.below(seeds.len())], &seeds[rng.below(seeds.len())]);
-            let packet = mutate(&mut rng, seed, other);
-            for hook in Hook::ALL {
-                let frame = framed(&mut rng, &packet, hook);
-                if frame.len() <= MAX_LEN && is_taken(hook, &frame) {
-                    let outcome = one(node, &counters, hook, &frame)
-                        .with_context(|| format!("mutation {number} at {hook:?}: {frame:02x?}"))?;
-                    *outcomes.entry((hook, outcome)).or_insert(0u64) += 1;
-                }
+            // Mutations end connections and crowd them out.
+            forget(node.bench.maps.v4())?;
+            forget(node.bench.maps.v6())?;
+            let seeds = [seeds(node, &v4)?, seeds(node, &v6)?].concat();
+            for _ in 0..BATCH {
+                mutation(node, &counters, &seeds, number, &mut outcomes)?;
+                number += 1;
             }
-            number += 1;
         }
-        println!("{number} mutations of {} packets", seeds.len());
+        println!("{number} mutations");
         for ((hook, outcome), count) in &outcomes {
             println!("{:10} {outcome:24} {count:>9}", format!("{hook:?}"));
         }
@@ -175,6 +171,35 @@ fn mutated_packets() -> Result<()> {
         ensure!(changed.map(|(_, count)| count).sum::<u64>() > number / 8, "mutations are not understood");
         Ok(())
     })
+}
+
+fn forget<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Result<()> {
+    let mut keys = Vec::new();
+    maps.each_conntrack(&mut |key, _| keys.push(*key))?;
+    Ok(maps.delete_conntrack(&keys)?)
+}
+
+/// One mutation of one of the seeds, at every hook.
+fn mutation(
+    node: &Node,
+    counters: &PinnedMaps,
+    seeds: &[Vec<u8>],
+    number: u64,
+    outcomes: &mut BTreeMap<(Hook, &'static str), u64>,
+) -> Result<()> {
+    const ETHERNET: usize = 14;
+    let mut rng = Rng::new(number);
+    let (seed, other) = (&seeds[rng.below(seeds.len())], &seeds[rng.below(seeds.len())]);
+    let packet = mutate(&mut rng, &seed[ETHERNET..], &other[ETHERNET..]);
+    for hook in Hook::ALL {
+        let frame = framed(&mut rng, &packet, hook);
+        if frame.len() <= MAX_LEN && is_taken(hook, &frame) {
+            let outcome = one(node, counters, hook, &frame)
+                .with_context(|| format!("mutation {number} at {hook:?}: {frame:02x?}"))?;
+            *outcomes.entry((hook, outcome)).or_default() += 1;
+        }
+    }
+    Ok(())
 }
 
 fn one(node: &Node, counters: &PinnedMaps, hook: Hook, frame: &[u8]) -> Result<&'static str> {
