@@ -227,39 +227,22 @@ fn the_stack_takes_the_place_of_a_driver_that_cannot() -> Result<()> {
     Ok(())
 }
 
-/// Puts the uplink of node 2 into VLAN 7. False if this kernel has no VLAN devices.
-fn tag_uplink(cluster: &Cluster) -> Result<bool> {
-    let Node { host, .. } = &cluster.nodes[1];
-    if host.netns.ip("link add link eth0 name eth0.7 type vlan id 7").is_err() {
-        return Ok(false);
-    }
-    let (lan, port) = cluster.far_end(1);
-    lan.ip(&format!(
-        "link set {port} nomaster\nlink add link {port} name {port}.7 type vlan id 7\n\
-         link set {port}.7 master lan up"
-    ))?;
-    host.netns.ip(&format!(
-        "address flush dev eth0\nlink set eth0.7 up\naddress add {}/24 dev eth0.7\n\
-         address add {}/64 dev eth0.7 nodad\nroute replace 10.244.1.0/24 via 192.168.50.11\n\
-         route replace fd00:244:1::/64 via fd00:50::11 dev eth0.7\nroute replace default via 192.168.50.200\n\
-         route replace ::/0 via fd00:50::200 dev eth0.7",
-        host.v4, host.v6
-    ))?;
-    Ok(true)
+/// Gives addresses and routes of node 2's uplink to another device.
+fn move_uplink(node: &Node, device: &str) -> Result<()> {
+    node.host.netns.ip(&format!(
+        "address flush dev eth0\nlink set {device} up\naddress add {}/24 dev {device}\n\
+         address add {}/64 dev {device} nodad\nroute replace 10.244.1.0/24 via 192.168.50.11\n\
+         route replace fd00:244:1::/64 via fd00:50::11 dev {device}\nroute replace default via 192.168.50.200\n\
+         route replace ::/0 via fd00:50::200 dev {device}",
+        node.host.v4, node.host.v6
+    ))
 }
 
-#[test]
-fn tagged_frames_are_forwarded_by_the_device_under_the_vlan() -> Result<()> {
-    let mut cluster = Cluster::build(2, &configuration("native"))?;
-    cluster.wire()?;
-    if !tag_uplink(&cluster)? {
-        println!("this kernel has no VLAN devices");
-        return Ok(());
-    }
+/// Node 2 forwards in the driver's hook, whatever its uplink has become.
+fn check_uplink(mut cluster: Cluster, device: &str, reason: &str) -> Result<()> {
     cluster.start(&manifests::two_nodes()?)?;
     let node = &cluster.nodes[1];
-    assert_eq!(wait_for(node, "eth0", XdpMode::Native)?, "");
-    assert_eq!(wait_for(node, "eth0.7", XdpMode::Native)?, "by eth0");
+    assert_eq!(wait_for(node, device, XdpMode::Native)?, reason);
     all_get_through(&cluster)?;
     node.host.netns.nft(FORWARDED)?;
     for _ in 0..5 {
@@ -267,4 +250,39 @@ fn tagged_frames_are_forwarded_by_the_device_under_the_vlan() -> Result<()> {
     }
     assert_eq!(forwarded(&node.host.netns)?, 0);
     Ok(())
+}
+
+/// A cluster whose node 2 has one more device, made by these lines. None if this kernel has
+/// no such devices.
+fn with_device(lines: &str) -> Result<Option<Cluster>> {
+    let cluster = Cluster::build(2, &configuration("native"))?;
+    cluster.wire()?;
+    if cluster.nodes[1].host.netns.ip(lines).is_err() {
+        println!("this kernel has no such devices: {lines}");
+        return Ok(None);
+    }
+    Ok(Some(cluster))
+}
+
+#[test]
+fn tagged_frames_are_forwarded_by_the_device_under_the_vlan() -> Result<()> {
+    let Some(cluster) = with_device("link add link eth0 name eth0.7 type vlan id 7")? else { return Ok(()) };
+    let (lan, port) = cluster.far_end(1);
+    lan.ip(&format!(
+        "link set {port} nomaster\nlink add link {port} name {port}.7 type vlan id 7\n\
+         link set {port}.7 master lan up"
+    ))?;
+    move_uplink(&cluster.nodes[1], "eth0.7")?;
+    check_uplink(cluster, "eth0.7", "by eth0")
+}
+
+#[test]
+fn a_bond_forwards_what_its_ports_receive() -> Result<()> {
+    let Some(cluster) = with_device("link add bond0 type bond mode active-backup miimon 100")? else {
+        return Ok(());
+    };
+    let node = &cluster.nodes[1];
+    node.host.netns.ip("link set eth0 down\nlink set eth0 master bond0")?;
+    move_uplink(node, "bond0")?;
+    check_uplink(cluster, "bond0", "")
 }
