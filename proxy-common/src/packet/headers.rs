@@ -60,6 +60,9 @@ headers! {
     /// The start of most IPv6 extension headers.
     struct Extension { next_header: u8, len: u8 } = 2;
 
+    /// An IPv6 extension header of the shortest length.
+    struct ShortExtension { words: [u32; 2] } = 8;
+
     /// Source and destination port, the start of all three transports.
     struct Ports { src: u16, dst: u16 } = 4;
 

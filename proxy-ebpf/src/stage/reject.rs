@@ -12,7 +12,7 @@ use proxy_common::{
     DropReason, checksum,
     packet::{
         Parsed,
-        headers::{Ports, Sctp, Tcp, Udp, tcp_flags},
+        headers::{Ports, Sctp, ShortExtension, Tcp, Udp, tcp_flags},
     },
     proto,
 };
@@ -54,17 +54,14 @@ pub fn within_budget() -> bool {
 #[inline(always)]
 pub fn reject<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<bool, DropReason> {
     if parsed.tuple.proto == proto::TCP {
-        // A reset is never answered (RFC 9293 §3.5.2).
-        if parsed.tcp_flags & tcp_flags::RST != 0 {
+        // A reset is never answered (RFC 9293 §3.5.2), and a fragment header would stay in the answer.
+        let in_fragments = A::VERSION == 6 && parsed.transport.is_fragment();
+        if parsed.tcp_flags & tcp_flags::RST != 0 || in_fragments {
             return Ok(false);
         }
         reset(packet, parsed)?;
     } else {
-        // With extension headers the quoted sum would have to include them: leave those unanswered.
-        if A::VERSION == 6 && parsed.transport.offset != P::L2_LEN + 40 {
-            return Ok(false);
-        }
-        answer(packet, parsed, A::PORT_UNREACHABLE)?;
+        return answer(packet, parsed, A::PORT_UNREACHABLE);
     }
     output::swap_macs(packet)?;
     Ok(true)
@@ -74,12 +71,7 @@ pub fn reject<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<b
 /// (RFC 1191, RFC 4443 §3.2). False if none may be sent.
 #[inline(always)]
 pub fn too_big<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, mtu: u32) -> Result<bool, DropReason> {
-    if A::VERSION == 6 && parsed.transport.offset != P::L2_LEN + 40 {
-        return Ok(false);
-    }
-    answer(packet, parsed, IcmpKind { rest: mtu, ..A::PACKET_TOO_BIG })?;
-    output::swap_macs(packet)?;
-    Ok(true)
+    answer(packet, parsed, IcmpKind { rest: mtu, ..A::PACKET_TOO_BIG })
 }
 
 /// TCP reset (RFC 9293 §3.5.2).
@@ -135,9 +127,18 @@ fn pseudo_sum<A: Network>(parsed: &Parsed<A>, len: u16) -> u16 {
 /// The quoted TCP or UDP checksum is replaced by minus half the sum of its header, so that
 /// the header sums to half of that, and to the same if the kernel completes it.
 #[inline(always)]
-fn answer<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind) -> Result<(), DropReason> {
+fn answer<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind) -> Result<bool, DropReason> {
     let at = parsed.transport.offset;
     let add = |word: u32| (word & 0xffff) + (word >> 16);
+    let after_ip = P::L2_LEN + A::HEADER_LEN as usize;
+    let mut extension = ShortExtension { words: [0; 2] };
+    if A::VERSION == 6 && at != after_ip {
+        // One extension header is quoted, which a fragment has. Nobody needs an answer to more.
+        if at != after_ip + size_of::<ShortExtension>() {
+            return Ok(false);
+        }
+        extension = packet.read::<ShortExtension>(after_ip).ok_or(DropReason::RewriteFailed)?;
+    }
     let (quoted_len, quoted_sum) = match parsed.tuple.proto {
         proto::UDP => {
             let udp = packet.read::<Udp>(at).ok_or(DropReason::RewriteFailed)?;
@@ -160,9 +161,13 @@ fn answer<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind)
             (size_of::<Sctp>(), checksum::fold(ports + add(sctp.tag) + add(sctp.checksum)))
         }
     };
+    let extension_len = if A::VERSION == 6 { at - after_ip } else { 0 };
     packet.truncate((at + quoted_len) as u32)?;
     packet.open_room(A::ICMP_ANSWER_LEN)?;
-    A::write_icmp_error(packet, kind, u32::from(quoted_sum), quoted_len as u16)
+    let sum = u32::from(quoted_sum) + add(extension.words[0]) + add(extension.words[1]);
+    A::write_icmp_error(packet, kind, sum, (extension_len + quoted_len) as u16)?;
+    output::swap_macs(packet)?;
+    Ok(true)
 }
 
 #[inline(always)]

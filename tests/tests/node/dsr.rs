@@ -10,7 +10,8 @@ use tests::{
     topology::cluster::{Cluster, Origin::Client},
 };
 
-fn cluster() -> Result<Cluster> {
+/// Outside clients are answered by the backends' nodes.
+pub(crate) fn cluster() -> Result<Cluster> {
     let mut shunt = Agent::small(SocketLb::Off);
     shunt["loadBalancer"] = json!({"mode": "dsr"});
     configured(&shunt)

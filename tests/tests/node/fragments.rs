@@ -3,7 +3,11 @@
 
 mod peers;
 
-use crate::world::{lead_datagrams_to, two_nodes, two_nodes_with_clsact};
+use crate::{
+    dsr,
+    world::{lead_datagrams_to, soon, two_nodes, two_nodes_with_clsact},
+    xdp,
+};
 use anyhow::{Context, Result};
 use peers::{Caller, Echo, PORT, fragment, fragments, send};
 use tests::{
@@ -38,6 +42,8 @@ fn large_datagrams(cluster: Cluster) -> Result<()> {
     let (cluster, echo) = echoing(cluster, false)?;
     for (from, to) in WAYS {
         let caller = Caller::new(&cluster, from, to)?;
+        // A fragment that does not fit inside another packet tells its sender the size that does.
+        soon(|| caller.exchange_whole(4_000)).with_context(|| format!("{from:?} → {to}"))?;
         for len in [4_000, 20_000, 100, 60_000] {
             caller.exchange_whole(len).with_context(|| format!("{from:?} → {to}"))?;
         }
@@ -53,6 +59,16 @@ fn large_datagrams_and_their_answers() -> Result<()> {
 #[test]
 fn large_datagrams_with_clsact() -> Result<()> {
     large_datagrams(two_nodes_with_clsact()?)
+}
+
+#[test]
+fn large_datagrams_that_the_driver_passes_up() -> Result<()> {
+    large_datagrams(xdp::cluster("native")?)
+}
+
+#[test]
+fn large_datagrams_with_direct_server_return() -> Result<()> {
+    large_datagrams(dsr::cluster()?)
 }
 
 /// Reassembles what comes in and cuts it anew, as any host with a stateful firewall does.

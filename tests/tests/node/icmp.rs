@@ -1,7 +1,11 @@
 //! ICMP errors reach whom they are meant for, about the packet that it sent: refused datagrams, path
 //! MTU discovery and traceroute through services, with the errors of real stacks.
 
-use crate::world::{Open, answer, lead_datagrams_to, soon, two_nodes, two_nodes_with_clsact};
+use crate::{
+    dsr,
+    world::{Open, answer, lead_datagrams_to, soon, two_nodes, two_nodes_with_clsact},
+    xdp,
+};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::{
     signal::Signal,
@@ -129,7 +133,13 @@ fn provoke(socket: &Socket, bytes: usize) -> Result<Told> {
 
 #[test]
 fn a_closed_port_of_the_backend_refuses_the_datagram() -> Result<()> {
-    let mut cluster = two_nodes(SocketLb::Off)?;
+    for cluster in [two_nodes(SocketLb::Off)?, xdp::cluster("native")?, dsr::cluster()?] {
+        datagrams_are_refused(cluster)?;
+    }
+    Ok(())
+}
+
+fn datagrams_are_refused(mut cluster: Cluster) -> Result<()> {
     lead_datagrams_to(&mut cluster, 5354)?;
     for (from, address, face) in WAYS {
         let to = at(address, face.udp());
@@ -155,7 +165,20 @@ fn over_the_narrow_link() -> impl Iterator<Item = (Origin, &'static str, Face)> 
 
 #[test]
 fn tcp_finds_the_path_mtu() -> Result<()> {
-    let cluster = two_nodes(SocketLb::Off)?;
+    transfers_find_the_path_mtu(two_nodes(SocketLb::Off)?)
+}
+
+#[test]
+fn tcp_finds_the_path_mtu_past_the_stack() -> Result<()> {
+    transfers_find_the_path_mtu(xdp::cluster("native")?)
+}
+
+#[test]
+fn tcp_finds_the_path_mtu_with_direct_server_return() -> Result<()> {
+    transfers_find_the_path_mtu(dsr::cluster()?)
+}
+
+fn transfers_find_the_path_mtu(cluster: Cluster) -> Result<()> {
     narrow(&cluster, 1300)?;
     for (from, address, face) in over_the_narrow_link() {
         let to = at(address, face.tcp()).to_string();
@@ -169,11 +192,17 @@ fn tcp_finds_the_path_mtu() -> Result<()> {
 
 #[test]
 fn datagrams_that_are_too_big_are_told_the_path_mtu() -> Result<()> {
-    let cluster = two_nodes(SocketLb::Off)?;
-    narrow(&cluster, 1300)?;
+    for cluster in [two_nodes(SocketLb::Off)?, xdp::cluster("native")?, dsr::cluster()?] {
+        datagrams_are_told_the_path_mtu(&cluster)?;
+    }
+    Ok(())
+}
+
+fn datagrams_are_told_the_path_mtu(cluster: &Cluster) -> Result<()> {
+    narrow(cluster, 1300)?;
     for (from, address, face) in over_the_narrow_link() {
         let to = at(address, face.udp());
-        let socket = connect(&cluster, from, to)?;
+        let socket = connect(cluster, from, to)?;
         let told = provoke(&socket, 1400)?;
         assert_eq!((told.errno, told.mtu, told.about), (libc::EMSGSIZE, 1300, Some(to)), "{from:?}");
         assert_eq!(told.by, Some(to.ip()), "{from:?}");
@@ -228,7 +257,9 @@ fn trace_all(cluster: &Cluster) -> Result<()> {
 #[test]
 fn traceroute_sees_every_hop() -> Result<()> {
     trace_all(&two_nodes(SocketLb::Off)?)?;
-    trace_all(&two_nodes_with_clsact()?)
+    trace_all(&two_nodes_with_clsact()?)?;
+    trace_all(&xdp::cluster("native")?)?;
+    trace_all(&dsr::cluster()?)
 }
 
 #[test]

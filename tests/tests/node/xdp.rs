@@ -27,7 +27,8 @@ fn configuration(xdp: &str) -> Value {
     shunt
 }
 
-fn cluster(xdp: &str) -> Result<Cluster> {
+/// Two nodes on links that the driver's hook can forward by.
+pub(crate) fn cluster(xdp: &str) -> Result<Cluster> {
     let mut cluster = Cluster::build(2, &configuration(xdp))?;
     cluster.wire()?;
     cluster.start(&manifests::two_nodes()?)?;

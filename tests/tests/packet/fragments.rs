@@ -8,7 +8,8 @@ use tests::netns::Namespace;
 
 use crate::{
     bench::{
-        BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, SHOT, SNAT_PORTS, l3_source, plans,
+        BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, SHOT, SNAT_PORTS, l3_source,
+        plans,
     },
     frames::{ACK, Flow, SYN, checked, ethernet, transport, with_ip},
 };
@@ -216,6 +217,30 @@ fn a_first_fragment_too_short_for_its_header_is_left_to_the_stack_with_the_other
             let whole = transport(flow, SYN, b"");
             let frames = [fragment(flow, 1, 0, true, &whole[..8]), fragment(flow, 1, 1, false, &whole[8..])];
             assert_eq!(pass(bench, INGRESS, &frames), frames);
+        }
+    })
+}
+
+#[test]
+fn a_refused_datagram_is_refused_at_its_first_fragment() -> Result<()> {
+    alone(|bench| {
+        for plan in plans() {
+            let flow = Flow::udp((plan.pod, 40000), (plan.empty_ip, SERVICE_PORT));
+            let frames = fragments(flow, 1, &PAYLOAD);
+            let run = bench.ingress(&frames[0]);
+            assert_eq!(run.action, REDIRECT);
+            let (icmp, pseudo, kind, headers) = match plan.pod {
+                IpAddr::V4(_) => (34, 0, [3, 3], 28),
+                IpAddr::V6(_) => {
+                    let len = (run.packet.len() - 54) as u32;
+                    (54, checksum::sum(&run.packet[22..54], len + u32::from(proto::ICMPV6)), [1, 4], 56)
+                }
+            };
+            assert_eq!(run.packet[icmp..icmp + 2], kind);
+            assert_eq!(checksum::fold(checksum::sum(&run.packet[icmp..], pseudo)), 0xffff);
+            // All but the UDP checksum, its last two bytes.
+            assert_eq!(run.packet.len(), icmp + 8 + headers);
+            assert_eq!(run.packet[icmp + 8..][..headers - 2], frames[0][14..][..headers - 2]);
         }
     })
 }
