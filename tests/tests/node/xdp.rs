@@ -121,7 +121,7 @@ fn exchanges_until_in_sync(cluster: &Cluster) -> Result<(usize, usize)> {
     let mut last = false;
     while !std::mem::replace(&mut last, cluster.nodes[1].agent.is_in_sync()) {
         for (proto, to) in THROUGH.repeat(20) {
-            let exchange = Exchange { keep: kept(proto, to), timeout_ms: 500, bulk: Bulk::default() };
+            let exchange = Exchange { keep: kept(proto, to), timeout_ms: 5_000, bulk: Bulk::default() };
             let outcome = cluster.outside.exchange(exchange)?;
             sent += 1;
             lost += usize::from(!matches!(outcome, Outcome::Answered(_)));
