@@ -46,6 +46,8 @@ pub struct Datapath {
     ebpf: Ebpf,
     pins: Pins,
     options: Options,
+    /// The programs for devices without an Ethernet header are loaded.
+    has_layer3: bool,
     attached: BTreeMap<u32, Target>,
     xdp: xdp::Programs,
     /// Why the kernel does not have the program for drivers.
@@ -73,7 +75,7 @@ impl Datapath {
         let pins = Pins::new(&options.bpffs);
         pins.create()?;
         let mut ebpf = object::load(&pins, &options.capacities, options.log_level, options.xdp)?;
-        tails::fill(&mut ebpf, &pins)?;
+        tails::fill(&mut ebpf, &pins, true)?;
         let no_xdp = match options.xdp {
             XdpPolicy::Off => None,
             _ => object::load_driver(&mut ebpf).err().map(|error| {
@@ -81,7 +83,15 @@ impl Datapath {
                 "the kernel refuses the program; the agent's log has its words".to_owned()
             }),
         };
-        Ok(Self { ebpf, pins, options, attached: BTreeMap::new(), xdp: xdp::Programs::default(), no_xdp })
+        Ok(Self {
+            ebpf,
+            pins,
+            options,
+            has_layer3: false,
+            attached: BTreeMap::new(),
+            xdp: xdp::Programs::default(),
+            no_xdp,
+        })
     }
 
     /// The maps, open for writing.
@@ -191,6 +201,27 @@ impl Datapath {
         self.options.cgroup.clone().map_or_else(sockets::cgroup_root, Ok)
     }
 
+    /// Loads the programs for devices without an Ethernet header, unless they are loaded. Attaching
+    /// to such a device does it.
+    ///
+    /// # Errors
+    /// When the kernel refuses one.
+    pub fn load_layer3(&mut self) -> Result<(), KernelError> {
+        if !self.has_layer3 {
+            object::load_classifiers(&mut self.ebpf, false)?;
+            tails::fill(&mut self.ebpf, &self.pins, false)?;
+            self.has_layer3 = true;
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, target: &Target) -> Result<(), KernelError> {
+        if !target.ethernet {
+            self.load_layer3()?;
+        }
+        attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, target)
+    }
+
     /// Makes `edges` the devices that carry the programs.
     pub fn follow(&mut self, edges: &[Edge]) -> Vec<EdgeChange> {
         let wanted: BTreeMap<u32, &Edge> = edges.iter().map(|e| (e.target.ifindex, e)).collect();
@@ -202,7 +233,7 @@ impl Datapath {
             if edge.kind == EdgeKind::Loopback {
                 accept_own_sources_on_loopback(true);
             }
-            match attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, &edge.target) {
+            match self.attach(&edge.target) {
                 Ok(()) => {
                     self.attached.insert(ifindex, edge.target.clone());
                     changes.push(EdgeChange::Attached(edge.clone()));

@@ -106,7 +106,8 @@ const MAPS: &[MapSpec] = &[
     ("SERVICES", "services", Some(|c| c.services)),
 ];
 
-/// Loads the object with its maps pinned or adopted, and all programs through the verifier.
+/// Loads the object with its maps pinned or adopted, and the programs that every node needs
+/// through the verifier.
 ///
 /// # Errors
 /// When a pinned map does not fit, or the kernel refuses a map or a program.
@@ -128,17 +129,31 @@ pub(super) fn load(
     }
     check_pins(pins, capacities)?;
     let mut ebpf = loader.load(OBJECT)?;
-    let classifiers: BTreeSet<_> =
-        CLASSIFIERS.into_iter().chain(tails::programs().map(|(_, name)| name)).collect();
-    for name in classifiers {
-        let program = program::<SchedClassifier>(&mut ebpf, name)?;
-        program.load().map_err(|source| KernelError::Program { name, source })?;
-    }
+    load_classifiers(&mut ebpf, true)?;
     for name in BIND_HOOKS.into_iter().chain(SOCKET_HOOKS) {
         let program = program::<CgroupSockAddr>(&mut ebpf, name)?;
         program.load().map_err(|source| KernelError::Program { name, source })?;
     }
     Ok(ebpf)
+}
+
+/// Loads the programs for devices with an Ethernet header, or those for devices without. They
+/// are half of what the verifier has to do, and few nodes have devices without.
+///
+/// # Errors
+/// When the kernel refuses one.
+pub(super) fn load_classifiers(ebpf: &mut Ebpf, ethernet: bool) -> Result<(), KernelError> {
+    let entries = if ethernet { &CLASSIFIERS[..2] } else { &CLASSIFIERS[2..] };
+    let tails = tails::programs(ethernet).map(|(_, name)| name);
+    let names: BTreeSet<_> = entries.iter().copied().chain(tails).collect();
+    for name in names {
+        let program = program::<SchedClassifier>(ebpf, name)?;
+        // It is, if an earlier attempt failed at one that comes after it.
+        if program.fd().is_err() {
+            program.load().map_err(|source| KernelError::Program { name, source })?;
+        }
+    }
+    Ok(())
 }
 
 /// Loads the program for drivers. The node works without it, so a kernel that refuses it is

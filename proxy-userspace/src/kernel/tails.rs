@@ -7,10 +7,9 @@ use super::{error::KernelError, object, pins::Pins};
 
 const PIN: &str = "tails";
 
-/// Each of them with its place in the array.
-pub(super) fn programs() -> impl Iterator<Item = (u32, &'static str)> {
-    let both = |tail: &Tail| [true, false].map(|ethernet| (tail.index(ethernet), tail.program(ethernet)));
-    Tail::ALL.iter().flat_map(both)
+/// Those for devices with an Ethernet header, or without, each with its place in the array.
+pub(super) fn programs(ethernet: bool) -> impl Iterator<Item = (u32, &'static str)> {
+    Tail::ALL.iter().map(move |tail| (tail.index(ethernet), tail.program(ethernet)))
 }
 
 /// Enters the loaded programs into the pinned array. Those of an earlier agent that are still
@@ -18,10 +17,10 @@ pub(super) fn programs() -> impl Iterator<Item = (u32, &'static str)> {
 ///
 /// # Errors
 /// When the kernel refuses one.
-pub(super) fn fill(ebpf: &mut Ebpf, pins: &Pins) -> Result<(), KernelError> {
+pub(super) fn fill(ebpf: &mut Ebpf, pins: &Pins, ethernet: bool) -> Result<(), KernelError> {
     let map_error = |source| KernelError::Map { name: PIN, source };
     let mut array = ProgramArray::try_from(object::pinned(pins, PIN)?).map_err(map_error)?;
-    for (index, name) in programs() {
+    for (index, name) in programs(ethernet) {
         let program = object::program::<SchedClassifier>(ebpf, name)?;
         let fd = program.fd().map_err(|source| KernelError::Program { name, source })?;
         array.set(index, fd, 0).map_err(map_error)?;

@@ -119,7 +119,8 @@ impl Bench {
             xdp: XdpPolicy::Auto,
             log_level: 0,
         };
-        let datapath = Datapath::open(options).expect("the programs load");
+        let mut datapath = Datapath::open(options).expect("the programs load");
+        datapath.load_layer3().expect("the programs load");
         let maps = datapath.maps().expect("the maps open");
         let mut bench = Self { datapath, maps, pins: Pins::new(root), _bpffs: bpffs };
         bench.settle();
