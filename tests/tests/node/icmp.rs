@@ -65,12 +65,12 @@ impl Face {
     }
 }
 
-fn at(address: &str, port: u16) -> SocketAddr {
+pub(crate) fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
 /// A datagram socket in the namespace of `from`, connected, with an error queue.
-fn connect(cluster: &Cluster, from: Origin, to: SocketAddr) -> Result<Socket> {
+pub(crate) fn connect(cluster: &Cluster, from: Origin, to: SocketAddr) -> Result<Socket> {
     cluster.host(from).0.netns.run(|| {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
         if to.is_ipv4() {
@@ -86,12 +86,12 @@ fn connect(cluster: &Cluster, from: Origin, to: SocketAddr) -> Result<Socket> {
 
 /// An ICMP error as the kernel tells a socket: errno, who sent it, and the MTU if it is about that.
 #[derive(Debug)]
-struct Told {
-    errno: i32,
-    by: Option<IpAddr>,
-    mtu: u32,
+pub(crate) struct Told {
+    pub(crate) errno: i32,
+    pub(crate) by: Option<IpAddr>,
+    pub(crate) mtu: u32,
     /// Destination of the datagram it is about.
-    about: Option<SocketAddr>,
+    pub(crate) about: Option<SocketAddr>,
 }
 
 fn told(socket: &Socket) -> Result<Told> {
@@ -123,7 +123,7 @@ fn told(socket: &Socket) -> Result<Told> {
 }
 
 /// Sends until an error comes back: routers answer each client a few times a second only.
-fn provoke(socket: &Socket, bytes: usize) -> Result<Told> {
+pub(crate) fn provoke(socket: &Socket, bytes: usize) -> Result<Told> {
     soon(|| {
         // What was told before makes this call fail, and is read below.
         let _ = socket.send(&vec![7; bytes]);
@@ -154,7 +154,7 @@ fn datagrams_are_refused(mut cluster: Cluster) -> Result<()> {
 }
 
 /// A link to the pods of node 1 that is narrower than any other.
-fn narrow(cluster: &Cluster, mtu: u32) -> Result<()> {
+pub(crate) fn narrow(cluster: &Cluster, mtu: u32) -> Result<()> {
     cluster.nodes[0].host.netns.ip(&format!("link set cni0 mtu {mtu}"))
 }
 
@@ -211,7 +211,7 @@ fn datagrams_are_told_the_path_mtu(cluster: &Cluster) -> Result<()> {
 }
 
 /// Sends with few hops: every router on the way tells, as from the frontend.
-fn trace(cluster: &Cluster, from: Origin, to: SocketAddr, routers: u32) -> Result<()> {
+pub(crate) fn trace(cluster: &Cluster, from: Origin, to: SocketAddr, routers: u32) -> Result<()> {
     for hops in 1..=routers {
         let socket = connect(cluster, from, to)?;
         if to.is_ipv4() {

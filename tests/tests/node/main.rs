@@ -6,6 +6,7 @@ mod addresses;
 mod capture;
 mod check;
 mod detour;
+mod detour_mtu;
 mod dsr;
 mod edges;
 mod fragments;
