@@ -1,6 +1,6 @@
 //! The program in the drivers' hook: on links that behave as wires, and on those that do not.
 
-use crate::world::{LINE, answer, soon};
+use crate::world::{LINE, Open, answer, soon};
 use anyhow::{Context, Result, ensure};
 use proxy_userspace::kernel::{PinnedMaps, Pins, XdpMode, XdpStatus};
 use serde_json::Value;
@@ -89,6 +89,29 @@ fn the_driver_forwards_what_only_passes() -> Result<()> {
             all_get_through(&cluster)?;
         }
         assert_eq!(forwarded(&node.host.netns)? == 0, mode == XdpMode::Native, "{xdp}");
+    }
+    Ok(())
+}
+
+/// The driver sends only to neighbours whose address is known; the stack finds it out.
+#[test]
+fn a_connection_changes_between_driver_and_stack() -> Result<()> {
+    let cluster = cluster("native")?;
+    let node = &cluster.nodes[1].host.netns;
+    wait_for(&cluster.nodes[1], "eth0", XdpMode::Native)?;
+    node.nft(FORWARDED)?;
+    for (_, to) in THROUGH.iter().filter(|(proto, _)| *proto == LINE) {
+        let connection = Open::new(&cluster, Client, to)?;
+        let sent_by_the_stack = || -> Result<u64> {
+            let before = forwarded(node)?;
+            assert_eq!(connection.send(Bulk { up: 100_000, down: 100_000 })?.server, "pod1-1");
+            Ok(forwarded(node)? - before)
+        };
+        sent_by_the_stack()?;
+        assert_eq!(sent_by_the_stack()?, 0, "{to}: all by the driver");
+        node.output("ip", &["neighbour", "flush", "dev", "eth0"])?;
+        assert_ne!(sent_by_the_stack()?, 0, "{to}: none by the stack");
+        assert_eq!(sent_by_the_stack()?, 0, "{to}: the driver takes over");
     }
     Ok(())
 }
