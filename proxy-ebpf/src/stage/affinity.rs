@@ -14,8 +14,9 @@ use proxy_common::maps::{
 use super::conntrack::now;
 use crate::maps::{self, Tables};
 
-/// Candidates looked through for a backend whose slot has moved.
-const SEARCH: u32 = 4096;
+/// Candidates looked through for a backend whose slot has moved. A lookup table has each of
+/// its backends many times, so that even in the largest one it is found early.
+const SEARCH: u32 = 65_536;
 
 /// The slot of the backend that the client's last connection went to.
 #[inline(always)]

@@ -56,15 +56,17 @@ pub struct Target {
     pub ethernet: bool,
 }
 
+/// Into the host's stack, or out of it.
 #[derive(Clone, Copy)]
-struct Direction {
+pub(super) struct Direction {
     attach_type: TcAttachType,
     name: &'static str,
 }
 
-const DIRECTIONS: [Direction; 2] = [
-    Direction { attach_type: TcAttachType::Ingress, name: "ingress" },
+/// In the order in which they are attached: what enters must find its way out translated.
+pub(super) const DIRECTIONS: [Direction; 2] = [
     Direction { attach_type: TcAttachType::Egress, name: "egress" },
+    Direction { attach_type: TcAttachType::Ingress, name: "ingress" },
 ];
 
 impl Direction {
@@ -84,27 +86,30 @@ impl Direction {
     }
 }
 
-/// Attaches both programs to `target`, or replaces those an earlier agent left there.
+/// Attaches the program of one direction to `target`, or replaces the one that an earlier
+/// agent left there.
 ///
 /// # Errors
-/// When the kernel refuses; one direction may then be attached without the other, and
-/// the next attempt finds it.
-pub(super) fn attach(ebpf: &mut Ebpf, pins: &Pins, mode: TcMode, target: &Target) -> Result<(), KernelError> {
-    for direction in DIRECTIONS {
-        let name = direction.program(target.ethernet);
-        let program = object::program::<SchedClassifier>(ebpf, name)?;
-        let attached = if mode.is_tcx() {
-            attach_tcx(program, pins, target, direction)
-        } else {
-            attach_clsact(program, target, direction)
-        };
-        attached.map_err(|source| KernelError::Attach {
-            program: name,
-            target: format!("{} {}", target.name, direction.name),
-            source,
-        })?;
-    }
-    Ok(())
+/// When the kernel refuses.
+pub(super) fn attach(
+    ebpf: &mut Ebpf,
+    pins: &Pins,
+    mode: TcMode,
+    target: &Target,
+    direction: Direction,
+) -> Result<(), KernelError> {
+    let name = direction.program(target.ethernet);
+    let program = object::program::<SchedClassifier>(ebpf, name)?;
+    let attached = if mode.is_tcx() {
+        attach_tcx(program, pins, target, direction)
+    } else {
+        attach_clsact(program, target, direction)
+    };
+    attached.map_err(|source| KernelError::Attach {
+        program: name,
+        target: format!("{} {}", target.name, direction.name),
+        source,
+    })
 }
 
 type AttachError = Box<dyn std::error::Error + Send + Sync>;

@@ -14,8 +14,8 @@ use aya::{
 };
 
 use super::{
-    KernelError, KernelMaps, attach,
-    attach::{Target, TcMode},
+    KernelError, KernelMaps,
+    attach::{self, Direction, Target, TcMode},
     bpf::{self, Run},
     host::{Edge, EdgeKind, LOOPBACK, XdpPlan},
     object::{self, Capacities},
@@ -215,31 +215,38 @@ impl Datapath {
         Ok(())
     }
 
-    fn attach(&mut self, target: &Target) -> Result<(), KernelError> {
+    fn attach(&mut self, target: &Target, direction: Direction) -> Result<(), KernelError> {
         if !target.ethernet {
             self.load_layer3()?;
         }
-        attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, target)
+        attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, target, direction)
     }
 
     /// Makes `edges` the devices that carry the programs.
     pub fn follow(&mut self, edges: &[Edge]) -> Vec<EdgeChange> {
         let wanted: BTreeMap<u32, &Edge> = edges.iter().map(|e| (e.target.ifindex, e)).collect();
         let mut changes = self.detach_others(&wanted);
-        for (ifindex, edge) in wanted {
-            if self.attached.get(&ifindex) == Some(&edge.target) {
-                continue;
-            }
-            if edge.kind == EdgeKind::Loopback {
-                accept_own_sources_on_loopback(true);
-            }
-            match self.attach(&edge.target) {
-                Ok(()) => {
-                    self.attached.insert(ifindex, edge.target.clone());
-                    changes.push(EdgeChange::Attached(edge.clone()));
+        let mut new: Vec<_> = wanted
+            .into_values()
+            .filter(|edge| self.attached.get(&edge.target.ifindex) != Some(&edge.target))
+            .collect();
+        if new.iter().any(|edge| edge.kind == EdgeKind::Loopback) {
+            accept_own_sources_on_loopback(true);
+        }
+        // All devices one way, then all the other: a connection that enters by the first of them may leave
+        // by the last.
+        for direction in attach::DIRECTIONS {
+            new.retain(|edge| match self.attach(&edge.target, direction) {
+                Ok(()) => true,
+                Err(error) => {
+                    changes.push(EdgeChange::Failed((*edge).clone(), error));
+                    false
                 }
-                Err(error) => changes.push(EdgeChange::Failed(edge.clone(), error)),
-            }
+            });
+        }
+        for edge in new {
+            self.attached.insert(edge.target.ifindex, edge.target.clone());
+            changes.push(EdgeChange::Attached(edge.clone()));
         }
         changes
     }
