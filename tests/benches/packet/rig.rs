@@ -2,10 +2,12 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
 use anyhow::Result;
+use proxy_common::maps::frontends::{Frontend, FrontendKey};
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore},
     kernel::KernelAddr,
@@ -13,7 +15,7 @@ use proxy_userspace::{
 use tests::netns::Namespace;
 
 use crate::{
-    bench::{Bench, plans, v4_of, v6_of},
+    bench::{Bench, Plan, plans, v4_of, v6_of},
     bpf::{self, Info, Kind},
     cases::{Case, Family, Hook, LASTING, Subject},
     uplink::Uplink,
@@ -38,6 +40,9 @@ impl Rig {
     /// Everything in `namespace`, where the calling thread is.
     pub(crate) fn new(namespace: &Namespace) -> Result<Self> {
         let uplink = Uplink::new(namespace)?;
+        // A frame that was forwarded comes in again as one for this node.
+        namespace.ip("neighbour replace 192.168.0.9 lladdr 02:00:00:00:00:02 dev uplink nud permanent
+            neighbour replace 2001:db8::9 lladdr 02:00:00:00:00:02 dev uplink nud permanent")?;
         let (tc_noop, xdp_noop) = (bpf::noop(Kind::Tc)?, bpf::noop(Kind::Xdp)?);
         let mut bench = Bench::with_conntrack(CONNTRACK);
         let [v4, v6] = plans();
@@ -45,6 +50,8 @@ impl Rig {
             (bpf::route(v4.backend, uplink.ifindex)?, bpf::route(v6.backend, uplink.ifindex)?);
         let device = Uplink::device();
         bench.maps.replace_devices(&[(LOOPBACK, device), (uplink.ifindex, device)])?;
+        admit(bench.maps.v4(), &v4, v4_of)?;
+        admit(bench.maps.v6(), &v6, v6_of)?;
         Ok(Self { bench, tc_noop, xdp_noop, route_v4, route_v6, uplink })
     }
 
@@ -114,6 +121,14 @@ impl Rig {
         let hooks = [Hook::Ingress, Hook::Egress, Hook::Xdp];
         hooks.into_iter().map(|hook| Ok((hook.program(), bpf::info(self.shunt(hook)?)?))).collect()
     }
+}
+
+/// Packets that go back to what they were are addressed to backends and clients, at which the
+/// programs would not look twice if these had no frontend.
+fn admit<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, plan: &Plan, addr: fn(IpAddr) -> A) -> Result<()> {
+    let key = |ip| FrontendKey { addr: addr(ip), port: 1, proto: 6, pad: 0 };
+    let rows = [plan.backend, plan.pod, plan.outside].map(|ip| (key(ip), Frontend::default()));
+    Ok(maps.put_frontends(&rows)?)
 }
 
 fn forget<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Result<()> {
