@@ -58,10 +58,12 @@ struct Fuzz {
 impl Fuzz {
     /// `cargo fuzz` in its folder. The parser has no `unsafe` that a sanitizer could watch but
     /// one bounded read, and without a sanitizer any toolchain will do.
+    ///
+    /// Each verb builds in a folder of its own: they instrument differently.
     fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(cargo());
         command.current_dir(&self.folder).args(["fuzz", verb, "--sanitizer", "none", "--fuzz-dir", "."]);
-        command.arg("--target-dir").arg(&self.target);
+        command.arg("--target-dir").arg(self.target.join(verb));
         command
     }
 
@@ -86,8 +88,7 @@ impl Fuzz {
         command.arg(TARGET).arg(self.corpus()).arg(Path::new("seeds").join(TARGET));
         say("the same packets through a build that counts");
         output(&mut command).context("cargo fuzz coverage failed")?;
-        let host = host()?;
-        let program = format!("{host}/coverage/{host}/release/{TARGET}");
+        let program = format!("coverage/{}/release/{TARGET}", host()?);
         let mut report = Command::new(tools.join("llvm-cov"));
         report.current_dir(&self.folder).arg("report").arg(self.target.join(program));
         report.arg(format!("-instr-profile=coverage/{TARGET}/coverage.profdata"));
