@@ -1,12 +1,12 @@
 //! What must hold of the parser for any bytes. It is compared with an independent parser
 //! (etherparse), and with itself behind link-layer headers of other lengths.
 
-use std::net::IpAddr;
+use std::{fmt::Debug, net::IpAddr};
 
 use etherparse::{IpNumber, IpSlice, TcpSlice, UdpSlice};
 use proxy_common::{
     Ip4, Ip6,
-    packet::{MAX_OFFSET, Slice, Wire, parse},
+    packet::{MAX_OFFSET, Slice, Transport, Wire, parse, quote},
     proto,
 };
 
@@ -52,7 +52,7 @@ fn is_version(packet: &[u8], version: u8) -> bool {
 
 /// One packet means the same on every kind of device, unless its headers reach so far that
 /// the link-layer header moves them out of reach.
-fn check_links<A: Wire + Into<IpAddr>>(packet: &[u8]) -> Option<Reading> {
+fn check_links<A: Wire + Into<IpAddr> + Debug>(packet: &[u8]) -> Option<Reading> {
     let bare = read::<A, 0>(packet);
     for (link, framed) in [(14, read::<A, 14>(packet)), (18, read::<A, 18>(packet))] {
         let in_reach = bare.is_none_or(|bare| bare.offset + link <= MAX_OFFSET);
@@ -61,7 +61,7 @@ fn check_links<A: Wire + Into<IpAddr>>(packet: &[u8]) -> Option<Reading> {
     bare
 }
 
-fn read<A: Wire + Into<IpAddr>, const L2_LEN: usize>(packet: &[u8]) -> Option<Reading> {
+fn read<A: Wire + Into<IpAddr> + Debug, const L2_LEN: usize>(packet: &[u8]) -> Option<Reading> {
     // No byte of the link-layer header passes for one of a small header.
     let frame = [&[0xa5; L2_LEN], packet].concat();
     let bytes = Slice::<L2_LEN>(&frame);
@@ -71,6 +71,7 @@ fn read<A: Wire + Into<IpAddr>, const L2_LEN: usize>(packet: &[u8]) -> Option<Re
         assert!(parsed.tuple.src == found.src && parsed.tuple.dst == found.dst);
         assert_eq!(parsed.tuple.proto, found.proto);
     }
+    check_quote::<A, L2_LEN>(&bytes, &found);
     Some(Reading {
         src: found.src.into(),
         dst: found.dst.into(),
@@ -82,6 +83,22 @@ fn read<A: Wire + Into<IpAddr>, const L2_LEN: usize>(packet: &[u8]) -> Option<Re
         len: found.len as usize,
         transport: parsed.map(|p| Ports(p.tuple.sport, p.tuple.dport, p.tcp_flags)),
     })
+}
+
+/// What an error quotes lies within it, and its headers follow each other.
+fn check_quote<A: Wire + Debug, const L2_LEN: usize>(bytes: &Slice<'_, L2_LEN>, icmp: &Transport<A>) {
+    if icmp.is_fragment() {
+        return;
+    }
+    let Some(quoted) = quote(bytes, icmp) else { return };
+    let end = icmp.offset + icmp.len as usize;
+    assert_eq!(quoted.ip, icmp.offset + 8, "{quoted:?}");
+    let header = if A::VERSION == 4 { 20 } else { 40 };
+    assert!(quoted.transport >= quoted.ip + header && quoted.transport + 4 <= end, "{quoted:?}");
+    assert!(quoted.checksum == 0 || quoted.checksum + 2 <= end, "{quoted:?}");
+    let port = |at: usize| u16::from_be_bytes([bytes.0[at], bytes.0[at + 1]]);
+    let ports = (port(quoted.transport), port(quoted.transport + 2));
+    assert_eq!((quoted.tuple.sport, quoted.tuple.dport), ports, "{quoted:?}");
 }
 
 fn check_bounds(packet: &[u8], reading: &Reading) {

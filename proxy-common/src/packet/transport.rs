@@ -127,7 +127,8 @@ impl Wire for Ip6 {
     #[inline(always)]
     fn ip_header<P: Bytes>(packet: &P, at: usize) -> Option<IpHeader<Self>> {
         let ip = packet.read::<Ipv6>(at)?;
-        if u32::from_be(ip.version_class_label) >> 28 != 6 {
+        // The header of a quoted packet may end where nothing is read any more.
+        if u32::from_be(ip.version_class_label) >> 28 != 6 || at + size_of::<Ipv6>() > MAX_OFFSET {
             return None;
         }
         let mut proto = ip.next_header;
