@@ -154,7 +154,7 @@ fn datagrams_are_refused(mut cluster: Cluster) -> Result<()> {
 }
 
 /// A link to the pods of node 1 that is narrower than any other.
-pub(crate) fn narrow(cluster: &Cluster, mtu: u32) -> Result<()> {
+fn narrow(cluster: &Cluster, mtu: u32) -> Result<()> {
     cluster.nodes[0].host.netns.ip(&format!("link set cni0 mtu {mtu}"))
 }
 
@@ -211,7 +211,7 @@ fn datagrams_are_told_the_path_mtu(cluster: &Cluster) -> Result<()> {
 }
 
 /// Sends with few hops: every router on the way tells, as from the frontend.
-pub(crate) fn trace(cluster: &Cluster, from: Origin, to: SocketAddr, routers: u32) -> Result<()> {
+fn trace(cluster: &Cluster, from: Origin, to: SocketAddr, routers: u32) -> Result<()> {
     for hops in 1..=routers {
         let socket = connect(cluster, from, to)?;
         if to.is_ipv4() {
