@@ -4,8 +4,9 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        address_filter::flags::FRONTEND,
+        address_filter::flags::{BACKEND, FRONTEND},
         conntrack::{INGRESS, Role},
+        frontends::Kind,
         tails::Tail,
     },
     packet::{Parsed, Transport, parse},
@@ -28,7 +29,8 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     let Some(outer) = A::transport(packet) else { return Output::CONTINUE.into() };
     // We make none with options or extensions, nor any that is cut into fragments.
     let plain = outer.offset == P::L2_LEN + A::HEADER_LEN as usize && !outer.is_fragment();
-    if outer.proto != A::ENCAPSULATED || !plain {
+    let to_backend = maps::address_bits(&outer.dst) & BACKEND != 0;
+    if outer.proto != A::ENCAPSULATED || !plain || !to_backend || !A::may_be_our_outer(packet) {
         return Output::CONTINUE.into();
     }
     let inner = Inner::<P, A>::of(packet);
@@ -54,7 +56,9 @@ fn admit<P: Packet, A: Family>(
         return parse(inner, transport).map_or(Ok(false), |parsed| connect(&parsed, backend));
     }
     // It has no ports of its own. Whether it belongs to a connection is found out further on.
-    Ok(maps::address_bits(&transport.dst) & FRONTEND != 0)
+    // Nobody sends by this way what goes to an address of this host; another tunnel may.
+    let to_frontend = maps::address_bits(&transport.dst) & FRONTEND != 0;
+    Ok(to_frontend && maps::node_address(&transport.dst).is_none())
 }
 
 /// Opens the connection unless it is known; false if it would not be ours.
@@ -65,7 +69,11 @@ fn connect<A: Family>(parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReaso
     }
     // A tunnel of somebody else.
     let Some(frontend) = decap::frontend(&parsed.tuple) else { return Ok(false) };
-    let choice = decap::select(frontend, &parsed.tuple, backend)?;
+    let choice = match decap::select(frontend, &parsed.tuple, backend) {
+        // Any port of a pod, in somebody else's tunnel, may have the number of a NodePort.
+        Err(DropReason::UnknownDsrBackend) if frontend.kind == Kind::NODE_PORT.0 => return Ok(false),
+        choice => choice?,
+    };
     // A NodePort is reached at the address of the node that the client came to.
     maps::admit_address(&parsed.tuple.dst);
     conntrack::create(parsed, frontend.service, &choice)?;

@@ -68,6 +68,8 @@ pub trait Network: Tables + Wire {
     /// Writes the header of a packet from `src` to `dst` around `inner_len` bytes, into room
     /// opened before the inner header.
     fn write_outer<P: Packet>(packet: &P, src: &Self, dst: &Self, inner_len: u32) -> Result<(), DropReason>;
+    /// False for an outer header that [`write_outer`](Self::write_outer) did not write.
+    fn may_be_our_outer<P: Packet>(packet: &P) -> bool;
     /// Hops the packet may still take.
     fn hops<P: Packet>(packet: &P) -> Option<u8>;
     /// Takes one hop off; there must be one.
@@ -78,6 +80,9 @@ pub trait Network: Tables + Wire {
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const TTL: u8 = 64;
+/// Identification of outer IPv4 headers. It has no other meaning where DF is set (RFC 6864), and
+/// tells them from those of other tunnels, whose inner packets may go to the same addresses.
+const OUTER_ID: u16 = 0x7364;
 
 impl Network for Ip4 {
     const ICMP_ANSWER_LEN: u32 = size_of::<Icmp4Answer>() as u32;
@@ -167,7 +172,7 @@ impl Network for Ip4 {
             version_ihl: 0x45,
             tos: inner.tos,
             total_len: length_field(inner_len + Self::HEADER_LEN),
-            id: 0,
+            id: OUTER_ID.to_be(),
             fragment: DONT_FRAGMENT.to_be(),
             ttl: TTL,
             proto: Self::ENCAPSULATED,
@@ -177,6 +182,11 @@ impl Network for Ip4 {
         };
         ip.checksum = header_checksum(&ip);
         packet.write(P::L2_LEN, &ip)
+    }
+
+    #[inline(always)]
+    fn may_be_our_outer<P: Packet>(packet: &P) -> bool {
+        packet.read::<Ipv4>(P::L2_LEN).is_some_and(|ip| u16::from_be(ip.id) == OUTER_ID)
     }
 
     #[inline(always)]
@@ -283,6 +293,12 @@ impl Network for Ip6 {
             dst: *dst,
         };
         packet.write(P::L2_LEN, &ip)
+    }
+
+    /// An IPv6 header has no room for a mark.
+    #[inline(always)]
+    fn may_be_our_outer<P: Packet>(_packet: &P) -> bool {
+        true
     }
 
     #[inline(always)]

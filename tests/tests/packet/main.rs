@@ -10,6 +10,7 @@ mod frames;
 mod uplink;
 
 mod affinity;
+mod dsr;
 mod echo;
 mod forward;
 mod hooks;
