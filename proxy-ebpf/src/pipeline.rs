@@ -21,7 +21,7 @@ use proxy_common::{
 
 use crate::{
     maps,
-    packet::Packet,
+    packet::{Buffer, Packet},
     stage::{
         classify::{self, PodRange},
         conntrack, encap,
@@ -66,7 +66,7 @@ impl From<Result<Output, DropReason>> for Verdict {
 
 /// A packet enters the host's stack.
 #[inline(always)]
-pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
+pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
     if transport.fragment_offset != 0 {
         return go_on_in(packet, Tail::InFragment);
@@ -96,7 +96,7 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
 
 /// A packet leaves the host's stack.
 #[inline(always)]
-pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
+pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     let Some(transport) = A::transport(packet) else { return Output::CONTINUE.into() };
     if transport.fragment_offset != 0 {
         return go_on_in(packet, Tail::OutFragment);
@@ -129,7 +129,7 @@ fn go_on_in<P: Packet>(packet: &P, tail: Tail) -> Verdict {
 }
 
 #[inline(always)]
-fn refuse<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusal, back: Output) -> Verdict {
+fn refuse<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusal, back: Output) -> Verdict {
     if !refusal.reject {
         return Verdict { output: Output::DROP, refused: Some(refusal.reason) };
     }

@@ -32,18 +32,19 @@ pub trait Packet: Bytes {
     fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason>;
     /// Mends a TCP or UDP checksum.
     fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason>;
-    /// Cuts the packet to `len` bytes.
-    fn truncate(&self, len: u32) -> Result<(), DropReason>;
-    /// Opens `len` bytes between the link-layer header and what follows.
-    fn open_room(&self, len: u32) -> Result<(), DropReason>;
-    /// The same for an outer IP header, behind which the packet stays what it is to offloads.
+    /// Opens `len` bytes between the link-layer header and what follows, for an outer IP header
+    /// behind which the packet stays what it is to offloads.
     fn encapsulate(&self, len: u32, ipv6: bool) -> Result<(), DropReason>;
-    /// Takes the first `len` bytes after the link-layer header out.
-    fn decapsulate(&self, len: u32) -> Result<(), DropReason>;
 }
 
 /// A packet that can be copied, sent again and turned into another.
 pub trait Buffer: Packet {
+    /// Cuts the packet to `len` bytes.
+    fn truncate(&self, len: u32) -> Result<(), DropReason>;
+    /// Opens `len` bytes between the link-layer header and what follows.
+    fn open_room(&self, len: u32) -> Result<(), DropReason>;
+    /// Takes the first `len` bytes after the link-layer header out.
+    fn decapsulate(&self, len: u32) -> Result<(), DropReason>;
     /// Copies `len` bytes at `offset` to the start of `bytes`.
     fn copy_out<const N: usize>(&self, offset: u32, bytes: &mut [u8; N], len: u32) -> Result<(), DropReason>;
     /// Makes the first `len` of `bytes` all that follows `offset`.

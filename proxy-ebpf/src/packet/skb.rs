@@ -90,8 +90,7 @@ impl<L: Link> Bytes for Skb<L> {
 
     #[inline(always)]
     fn is_gso(&self) -> bool {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).gso_size != 0 }
+        self.segment_size() != 0
     }
 
     #[inline(always)]
@@ -176,6 +175,16 @@ impl<L: Link> Packet for Skb<L> {
     }
 
     #[inline(always)]
+    fn encapsulate(&self, len: u32, ipv6: bool) -> Result<(), DropReason> {
+        let kind = if ipv6 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 };
+        let flags = u64::from(kind) | u64::from(BPF_F_ADJ_ROOM_FIXED_GSO);
+        // SAFETY: pointers into the packet are taken anew at every read.
+        ok(unsafe { helper::bpf_skb_adjust_room(self.skb, len as i32, BPF_ADJ_ROOM_MAC, flags) })
+    }
+}
+
+impl<L: Link> Buffer for Skb<L> {
+    #[inline(always)]
     fn truncate(&self, len: u32) -> Result<(), DropReason> {
         // SAFETY: pointers into the packet are taken anew at every read.
         ok(unsafe { helper::bpf_skb_change_tail(self.skb, len, 0) })
@@ -188,22 +197,12 @@ impl<L: Link> Packet for Skb<L> {
     }
 
     #[inline(always)]
-    fn encapsulate(&self, len: u32, ipv6: bool) -> Result<(), DropReason> {
-        let kind = if ipv6 { BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 } else { BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 };
-        let flags = u64::from(kind) | u64::from(BPF_F_ADJ_ROOM_FIXED_GSO);
-        // SAFETY: pointers into the packet are taken anew at every read.
-        ok(unsafe { helper::bpf_skb_adjust_room(self.skb, len as i32, BPF_ADJ_ROOM_MAC, flags) })
-    }
-
-    #[inline(always)]
     fn decapsulate(&self, len: u32) -> Result<(), DropReason> {
         let flags = u64::from(BPF_F_ADJ_ROOM_FIXED_GSO);
         // SAFETY: pointers into the packet are taken anew at every read.
         ok(unsafe { helper::bpf_skb_adjust_room(self.skb, -(len as i32), BPF_ADJ_ROOM_MAC, flags) })
     }
-}
 
-impl<L: Link> Buffer for Skb<L> {
     #[inline(always)]
     fn copy_out<const N: usize>(&self, offset: u32, bytes: &mut [u8; N], len: u32) -> Result<(), DropReason> {
         let len = length::<N>(len).ok_or(DropReason::RewriteFailed)?;

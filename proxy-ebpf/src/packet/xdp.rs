@@ -71,19 +71,19 @@ impl<F: Framing> Frame<F> {
 }
 
 impl<F: Framing> Frame<F> {
-    /// Copies the link-layer header. It is read as a whole before any of it is written.
+    /// Brings the link-layer header to the front. It is read as a whole before any of it is written.
     #[inline(always)]
-    fn move_l2(&self, from: usize, to: usize) -> Result<(), DropReason> {
+    fn move_l2(&self, from: usize) -> Result<(), DropReason> {
         let end = F::L2_LEN - size_of::<u16>();
         let cut_off = DropReason::RewriteFailed;
         let macs = self.read::<Macs>(from).ok_or(cut_off)?;
         let ether_type = self.read::<u16>(from + end).ok_or(cut_off)?;
         if F::TAGGED {
             let tag = self.read::<u32>(from + size_of::<Macs>()).ok_or(cut_off)?;
-            self.write(to + size_of::<Macs>(), &tag)?;
+            self.write(size_of::<Macs>(), &tag)?;
         }
-        self.write(to + end, &ether_type)?;
-        self.write(to, &macs)
+        self.write(end, &ether_type)?;
+        self.write(0, &macs)
     }
 }
 
@@ -171,28 +171,10 @@ impl<F: Framing> Packet for Frame<F> {
     }
 
     #[inline(always)]
-    fn truncate(&self, len: u32) -> Result<(), DropReason> {
-        // SAFETY: pointers into the frame are taken anew at every read.
-        ok(unsafe { helper::bpf_xdp_adjust_tail(self.ctx, len as i32 - self.len() as i32) })
-    }
-
-    #[inline(always)]
-    fn open_room(&self, len: u32) -> Result<(), DropReason> {
+    fn encapsulate(&self, len: u32, _ipv6: bool) -> Result<(), DropReason> {
         // SAFETY: pointers into the frame are taken anew at every read.
         ok(unsafe { helper::bpf_xdp_adjust_head(self.ctx, -(len as i32)) })?;
-        self.move_l2(len as usize, 0)
-    }
-
-    #[inline(always)]
-    fn encapsulate(&self, len: u32, _ipv6: bool) -> Result<(), DropReason> {
-        self.open_room(len)
-    }
-
-    #[inline(always)]
-    fn decapsulate(&self, len: u32) -> Result<(), DropReason> {
-        self.move_l2(0, len as usize)?;
-        // SAFETY: pointers into the frame are taken anew at every read.
-        ok(unsafe { helper::bpf_xdp_adjust_head(self.ctx, len as i32) })
+        self.move_l2(len as usize)
     }
 }
 

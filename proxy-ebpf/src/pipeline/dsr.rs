@@ -15,7 +15,7 @@ use proxy_common::{
 use super::{Family, Verdict, go_on_in};
 use crate::{
     maps,
-    packet::{Inner, Packet},
+    packet::{Buffer, Inner, Packet},
     stage::{
         conntrack, decap,
         output::{self, How, Output},
@@ -25,7 +25,7 @@ use crate::{
 
 /// An encapsulated packet enters the host's stack.
 #[inline(always)]
-pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
+pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     let Some(outer) = A::transport(packet) else { return Output::CONTINUE.into() };
     // We make none with options or extensions, nor any that is cut into fragments.
     let plain = outer.offset == P::L2_LEN + A::HEADER_LEN as usize && !outer.is_fragment();
@@ -36,12 +36,14 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     let inner = Inner::<P, A>::of(packet);
     let Some(transport) = A::transport(&inner) else { return Output::CONTINUE.into() };
     let client = transport.src;
-    match admit(&inner, transport, &outer.dst)
-        .and_then(|ours| if ours { packet.decapsulate(A::HEADER_LEN).map(|()| true) } else { Ok(false) })
-    {
-        Ok(true) => go_on(packet, &client),
-        Ok(false) => Output::CONTINUE.into(),
-        Err(reason) => Verdict { output: Output::DROP, refused: Some(reason) },
+    match admit(&inner, transport, &outer.dst) {
+        Ok(true) => {}
+        Ok(false) => return Output::CONTINUE.into(),
+        Err(reason) => return Err(reason).into(),
+    }
+    match packet.decapsulate(A::HEADER_LEN) {
+        Ok(()) => go_on(packet, &client),
+        Err(reason) => Err(reason).into(),
     }
 }
 
@@ -91,8 +93,5 @@ fn go_on<P: Packet, A: Family>(packet: &P, client: &A) -> Verdict {
     if !known || way.ifindex == packet.ifindex() || P::L2_LEN == 0 {
         return go_on_in(packet, Tail::In);
     }
-    match output::address_to(packet, way.ifindex) {
-        Ok(()) => Output::by(How::Receive, way.ifindex).into(),
-        Err(reason) => Verdict { output: Output::DROP, refused: Some(reason) },
-    }
+    output::address_to(packet, way.ifindex).map(|()| Output::by(How::Receive, way.ifindex)).into()
 }

@@ -19,8 +19,7 @@ use proxy_common::{
 use super::select::Choice;
 use crate::maps::{self, Tables};
 
-/// Slots looked through for the backend. A lookup table has each of its backends many
-/// times, so that even in the largest one it is found early.
+/// Slots looked through for the backend: one for each of the frontend's backends on this node.
 const SEARCH: u32 = 65_536;
 
 /// The frontend that the inner packet goes to. A NodePort is asked for under the address

@@ -22,7 +22,7 @@ use super::{
     network::{IcmpKind, Network},
     output,
 };
-use crate::{maps, packet::Packet};
+use crate::{maps, packet::Buffer};
 
 /// Answers that each CPU gives per second, and in one burst. Enough for every client that
 /// errs, too few to multiply a flood.
@@ -52,7 +52,7 @@ pub fn within_budget() -> bool {
 
 /// Turns the packet into a refusal addressed to its sender. False if none may be sent.
 #[inline(always)]
-pub fn reject<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<bool, DropReason> {
+pub fn reject<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<bool, DropReason> {
     if parsed.tuple.proto == proto::TCP {
         // A reset is never answered (RFC 9293 §3.5.2), and a fragment header would stay in the answer.
         let in_fragments = A::VERSION == 6 && parsed.transport.is_fragment();
@@ -70,7 +70,7 @@ pub fn reject<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<b
 /// Turns the packet into word to its sender that no more than `mtu` bytes get through
 /// (RFC 1191, RFC 4443 §3.2). False if none may be sent.
 #[inline(always)]
-pub fn too_big<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, mtu: u32) -> Result<bool, DropReason> {
+pub fn too_big<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>, mtu: u32) -> Result<bool, DropReason> {
     answer(packet, parsed, IcmpKind { rest: mtu, ..A::PACKET_TOO_BIG })
 }
 
@@ -79,7 +79,7 @@ pub fn too_big<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, mtu: u32) 
 /// The checksum field holds the pseudo header's sum, and the window, which a reset does
 /// not use, is chosen so that this is also the right final checksum.
 #[inline(always)]
-fn reset<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), DropReason> {
+fn reset<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), DropReason> {
     let at = parsed.transport.offset;
     let old = packet.read::<Tcp>(at).ok_or(DropReason::RewriteFailed)?;
     packet.truncate((at + TCP_LEN) as u32)?;
@@ -127,7 +127,7 @@ fn pseudo_sum<A: Network>(parsed: &Parsed<A>, len: u16) -> u16 {
 /// The quoted TCP or UDP checksum is replaced by minus half the sum of its header, so that
 /// the header sums to half of that, and to the same if the kernel completes it.
 #[inline(always)]
-fn answer<P: Packet, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind) -> Result<bool, DropReason> {
+fn answer<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind) -> Result<bool, DropReason> {
     let at = parsed.transport.offset;
     let add = |word: u32| (word & 0xffff) + (word >> 16);
     let after_ip = P::L2_LEN + A::HEADER_LEN as usize;
