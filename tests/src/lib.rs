@@ -17,4 +17,5 @@ pub mod netns;
 pub mod offload;
 pub mod probe;
 pub mod process;
+pub mod skip;
 pub mod topology;

@@ -37,6 +37,12 @@ impl Counts {
         (seen == 3).then_some(counts)
     }
 
+    /// Takes tests that said of themselves that they did not run from those that passed, as
+    /// libtest has it.
+    pub(crate) fn with_skips(self, skips: u32) -> Self {
+        Self { passed: self.passed.saturating_sub(skips), skipped: self.skipped + skips, ..self }
+    }
+
     fn total(self) -> u32 {
         self.passed + self.failed + self.skipped
     }
@@ -138,9 +144,22 @@ impl Report {
     }
 }
 
+/// Whether a test says that it did not run (`skip::skipped` of the test harness).
+pub(crate) fn is_skip(line: &str) -> bool {
+    line.starts_with("skipped test ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_skip_themselves_have_not_passed() {
+        assert!(is_skip("skipped test xdp::a_bond: this kernel has no such devices"));
+        assert!(!is_skip("test xdp::a_bond ... ok"));
+        let counts = Counts { passed: 5, failed: 1, skipped: 2 };
+        assert_eq!(counts.with_skips(2), Counts { passed: 3, failed: 1, skipped: 4 });
+    }
 
     #[test]
     fn reads_both_kinds_of_closing_line() {

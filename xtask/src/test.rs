@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 use crate::binaries::{AGENT_VARIABLE, Binaries};
 use crate::proc::{ignore_interrupt, say};
-use crate::report::{Counts, Report};
+use crate::report::{Counts, Report, is_skip};
 use crate::tier::{Tier, cargo_test};
 use crate::workspace::Workspace;
 use crate::{conformance, control_plane, ebpf, machine};
@@ -124,7 +124,7 @@ fn watch(mut command: Command) -> anyhow::Result<(Counts, bool)> {
     let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
     // The pipe ends when the last writer is gone, and the command holds two.
     drop(command);
-    let mut counts = Counts::default();
+    let (mut counts, mut skips) = (Counts::default(), 0);
     for line in BufReader::new(reader).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
@@ -132,8 +132,9 @@ fn watch(mut command: Command) -> anyhow::Result<(Counts, bool)> {
         if let Some(more) = Counts::parse(&line) {
             counts += more;
         }
+        skips += u32::from(is_skip(&line));
     }
-    Ok((counts, child.wait()?.success()))
+    Ok((counts.with_skips(skips), child.wait()?.success()))
 }
 
 #[cfg(test)]
