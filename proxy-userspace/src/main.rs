@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use proxy_userspace::{
     agent,
-    cli::{self, AgentArgs, Cli, Command, ConnCommand, ServiceCommand, config::ConfigCommand},
+    cli::{self, Cli, Command, ConnCommand, ServiceCommand, agent::AgentArgs, config::ConfigCommand},
     config::Config,
     logging,
 };
