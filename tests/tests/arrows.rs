@@ -36,7 +36,11 @@ const MODULES: [Module; 10] = [
         libraries: &["http", "http_body_util", "hyper", "hyper_util", "tokio"],
     },
     Module { name: "config", siblings: &["model", "kernel"], libraries: &[] },
-    Module { name: "cli", siblings: &["model", "plan", "dataplane", "kernel", "config"], libraries: &[] },
+    Module {
+        name: "cli",
+        siblings: &["model", "plan", "dataplane", "kernel", "config", "watch"],
+        libraries: &["tokio"],
+    },
 ];
 
 /// Libraries that only some modules may know.

@@ -1,10 +1,15 @@
 //! `shunt agent`: its flags, which win over the configuration file.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::config::{DatapathLevel, LogFormat, Overrides, SocketLb};
+use crate::{
+    agent,
+    config::{Config, DatapathLevel, LogFormat, Overrides, SocketLb},
+    logging,
+};
 
 pub(super) const EXAMPLES: &str = "Examples:
   In a pod with a service account:
@@ -73,6 +78,20 @@ impl AgentArgs {
             log_format: self.log_format,
             log_level: self.log_level.clone(),
             datapath_log_level: self.datapath_log_level,
+        }
+    }
+}
+
+/// Runs the agent until it is told to stop.
+pub fn run(args: AgentArgs) -> Result<ExitCode> {
+    let config = Config::load(args.config.as_deref(), args.overrides()).context("configuration")?;
+    logging::init(&config.logging)?;
+    match super::runtime()?.block_on(agent::run(config, args.manifests)) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            // In the log, and there only: it may be JSON that a program reads.
+            tracing::error!(error = super::describe(&error), "the agent ends");
+            Ok(ExitCode::FAILURE)
         }
     }
 }

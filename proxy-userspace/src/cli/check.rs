@@ -3,7 +3,7 @@
 
 mod judge;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -86,8 +86,15 @@ pub struct XdpView {
     pub reason: String,
 }
 
+/// Prints what was found; fails when something is wrong.
+pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let (ok, text) = super::runtime()?.block_on(report(args))?;
+    super::print(&text)?;
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// Looks at everything.
-pub async fn run(args: &CheckArgs) -> Result<(bool, String)> {
+async fn report(args: &CheckArgs) -> Result<(bool, String)> {
     let overrides =
         Overrides { bpffs: args.bpffs.clone(), cgroup: args.cgroup.clone(), ..Overrides::default() };
     let config = Config::load(args.config.as_deref(), overrides).context("configuration")?;

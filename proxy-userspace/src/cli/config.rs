@@ -1,7 +1,10 @@
 //! `shunt config check`: what a configuration file means, or everything that is wrong with
 //! it. Looks at nothing but the file.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
@@ -52,6 +55,14 @@ pub struct Checked {
     pub valid: bool,
     /// What to print.
     pub report: String,
+}
+
+/// Carries it out.
+pub fn run(command: &ConfigCommand) -> Result<ExitCode> {
+    let ConfigCommand::Check(args) = command;
+    let checked = check(args)?;
+    super::print(&checked.report)?;
+    Ok(if checked.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Checks a file.

@@ -3,13 +3,18 @@
 
 pub mod agent;
 pub mod check;
+pub mod cleanup;
 pub mod config;
 pub mod conns;
 pub mod rows;
 pub mod services;
 pub mod table;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,7 +24,7 @@ use serde::Serialize;
 use self::rows::{Names, Rows};
 use crate::{
     clock::monotonic_nanos,
-    kernel::{self, DEFAULT_BPFFS, Netlink, PinnedMaps, Pins},
+    kernel::{DEFAULT_BPFFS, PinnedMaps, Pins},
 };
 
 /// Service traffic in eBPF: a drop-in replacement for kube-proxy on any CNI.
@@ -44,7 +49,7 @@ pub enum Command {
                       shunt check -o json | jq '.devices[] | {interface, xdp}'")]
     Check(check::CheckArgs),
     /// Remove every trace of the agent from this node: programs, links, maps.
-    #[command(after_help = "Examples:\n  shunt cleanup\n  shunt cleanup --bpffs /sys/fs/bpf/other")]
+    #[command(after_help = cleanup::EXAMPLES)]
     Cleanup(BpffsArg),
     /// Look at the services.
     #[command(subcommand)]
@@ -55,6 +60,18 @@ pub enum Command {
     /// Look at configuration files.
     #[command(subcommand)]
     Config(config::ConfigCommand),
+}
+
+/// Carries out a command and says how it went; an error is for the caller to print.
+pub fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Agent(args) => agent::run(args),
+        Command::Check(args) => check::run(&args),
+        Command::Cleanup(args) => cleanup::run(&args),
+        Command::Service(ServiceCommand::List(args)) => print(&list_services(&args)?),
+        Command::Conn(ConnCommand::List(args)) => print(&list_connections(&args)?),
+        Command::Config(command) => config::run(&command),
+    }
 }
 
 /// Where the agent pinned its maps.
@@ -152,19 +169,35 @@ pub fn list_connections(args: &ListArgs<ConnOutput>) -> Result<String> {
     }
 }
 
-/// `shunt cleanup`: what was removed, a line each.
-pub async fn cleanup(args: &BpffsArg) -> Result<String> {
-    let host = Netlink::connect()?.host().await?;
-    let links: BTreeMap<u32, String> = host.links.into_iter().map(|(i, link)| (i, link.name)).collect();
-    let removed = kernel::cleanup(&args.bpffs, &links)?;
-    if removed.is_empty() {
-        return Ok(format!("nothing to remove: no agent has left anything at {}", args.bpffs.display()));
-    }
-    Ok(removed.iter().map(|what| format!("removed {what}")).collect::<Vec<_>>().join("\n"))
-}
-
 fn json(views: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(views).context("cannot write JSON")
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
+}
+
+/// Prints a result. A reader that has seen enough, such as `head`, is no error.
+fn print(text: &str) -> Result<ExitCode> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// An error with its causes. Most of ours quote their cause already.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

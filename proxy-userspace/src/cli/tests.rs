@@ -261,3 +261,11 @@ fn the_command_line_is_sound() {
         assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
     }
 }
+
+#[test]
+fn causes_are_told_once() {
+    let io = || std::io::Error::other("disk on fire");
+    let quoted = anyhow::Error::new(io()).context("cannot read x: disk on fire").context("configuration");
+    assert_eq!(describe(&quoted), "configuration: cannot read x: disk on fire");
+    assert_eq!(describe(&anyhow::Error::new(io()).context("cannot read x")), "cannot read x: disk on fire");
+}
