@@ -89,11 +89,32 @@ impl FromStr for GoDuration {
 }
 
 impl fmt::Display for GoDuration {
+    /// As Go writes it: `15m0s`, `1.5s`, `500ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 % 1_000_000_000 == 0 {
-            write!(f, "{}s", self.0 / 1_000_000_000)
-        } else {
-            write!(f, "{}ns", self.0)
+        const SECOND: u64 = 1_000_000_000;
+        let nanos = self.0.unsigned_abs();
+        if self.0 < 0 {
+            f.write_str("-")?;
+        }
+        let (hours, minutes) = (nanos / (3600 * SECOND), nanos / (60 * SECOND) % 60);
+        match nanos {
+            0 => f.write_str("0s"),
+            1..1_000 => write!(f, "{nanos}ns"),
+            1_000..1_000_000 => write!(f, "{}µs", nanos as f64 / 1e3),
+            1_000_000..SECOND => write!(f, "{}ms", nanos as f64 / 1e6),
+            _ => {
+                if hours > 0 {
+                    write!(f, "{hours}h")?;
+                }
+                if nanos >= 60 * SECOND {
+                    write!(f, "{minutes}m")?;
+                }
+                write!(f, "{}", nanos / SECOND % 60)?;
+                match nanos % SECOND {
+                    0 => f.write_str("s"),
+                    rest => write!(f, ".{}s", format!("{rest:09}").trim_end_matches('0')),
+                }
+            }
         }
     }
 }
@@ -133,6 +154,20 @@ mod tests {
         }
         assert_eq!("9999999h".parse::<GoDuration>(), Err(DurationError::TooLong("9999999h".into())));
         assert_eq!(GoDuration::from_secs(-5).to_std(), Duration::ZERO);
-        assert_eq!(GoDuration(1_500_000_000).to_string().parse(), Ok(GoDuration(1_500_000_000)));
+        for text in [
+            "0s",
+            "30s",
+            "1m0s",
+            "15m0s",
+            "24h0m0s",
+            "1h0m1.5s",
+            "1.000000001s",
+            "500ms",
+            "1.5ms",
+            "7ns",
+            "-5s",
+        ] {
+            assert_eq!(text.parse::<GoDuration>().unwrap().to_string(), text);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! From the fields of the file to the values the agent works with.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
     time::Duration,
@@ -30,6 +30,7 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
     check_capacities(&shunt.maps, problems);
     let node_port_range = port_range("nodePortRange", &shunt.node_port_range, 30_000..=32_767, problems);
     let (sync_period, min_sync_period) = periods(kube_proxy, &documents.kube_proxy_fields);
+    let (unspecified, loopback) = default_listeners(kube_proxy);
     let text = |text: &String| Some(text.clone()).filter(|t| !t.is_empty());
     Config {
         node_name: overrides.hostname.clone().or_else(|| text(&kube_proxy.hostname_override)),
@@ -48,13 +49,13 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         health: listen(
             &kube_proxy.healthz_bind_address,
             overrides.healthz_bind_address.as_deref().map(|text| ("--healthz-bind-address", text)),
-            (Ipv4Addr::UNSPECIFIED, HEALTH_PORT).into(),
+            (unspecified, HEALTH_PORT).into(),
             problems,
         ),
         metrics: listen(
             &kube_proxy.metrics_bind_address,
             overrides.metrics_bind_address.as_deref().map(|text| ("--metrics-bind-address", text)),
-            (Ipv4Addr::LOCALHOST, METRICS_PORT).into(),
+            (loopback, METRICS_PORT).into(),
             problems,
         ),
         bind_hard_fail: kube_proxy.bind_address_hard_fail,
@@ -63,6 +64,8 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
         logging: logging(kube_proxy, shunt, overrides, problems),
         unhonoured: unhonoured::fields(kube_proxy),
+        kube_proxy: kube_proxy.clone(),
+        shunt: shunt.clone(),
     }
 }
 
@@ -220,6 +223,14 @@ fn listen(
         }),
         // What is wrong in the file is reported where all its fields are checked.
         None => Some(parse(field).unwrap_or(default)),
+    }
+}
+
+/// The family of `bindAddress` decides.
+fn default_listeners(file: &KubeProxyConfiguration) -> (IpAddr, IpAddr) {
+    match addresses::ip(&file.bind_address) {
+        Some(IpAddr::V6(_)) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into()),
+        _ => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into()),
     }
 }
 

@@ -3,12 +3,14 @@
 
 mod addresses;
 mod checks;
+mod current;
 mod document;
 pub mod duration;
 mod effective;
 mod errors;
 pub mod interfaces;
 pub mod kube_proxy;
+mod shown;
 pub mod shunt;
 mod unhonoured;
 
@@ -19,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+pub use current::Current;
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
 pub use shunt::{Attach, DatapathLevel, LogFormat, SocketLb, Xdp};
@@ -62,6 +65,10 @@ pub struct Config {
     pub logging: Logging,
     /// Fields of kube-proxy's file that are set and have no effect.
     pub unhonoured: Vec<String>,
+    /// kube-proxy's document as it was written, for [`Config::configz`].
+    kube_proxy: kube_proxy::KubeProxyConfiguration,
+    /// Our document as it was written.
+    shunt: shunt::ShuntConfiguration,
 }
 
 /// When idle connections are forgotten.

@@ -81,6 +81,17 @@ impl From<SocketLb> for crate::model::SocketLb {
     }
 }
 
+impl From<crate::model::SocketLb> for SocketLb {
+    fn from(in_force: crate::model::SocketLb) -> Self {
+        use crate::model::SocketLb as Whose;
+        match in_force {
+            Whose::All => Self::All,
+            Whose::Host => Self::Host,
+            Whose::Off => Self::Off,
+        }
+    }
+}
+
 /// How services are reached from outside, where they do not say so themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -274,6 +274,38 @@ fn interface_patterns_in_their_order() {
     }
 }
 
+#[test]
+fn configz_has_every_default_and_flag_and_reads_back() {
+    let text = kube_proxy("iptables: {syncPeriod: 0s}\nconntrack: {udpTimeout: 90s}\nbindAddress: '::'")
+        + "---\n"
+        + &shunt("socketLB: host\nloadBalancer: {mode: dsr}");
+    let overrides = Overrides {
+        hostname: Some("n1".into()),
+        healthz_bind_address: Some(String::new()),
+        socket_lb: Some(SocketLb::Off),
+        ..Overrides::default()
+    };
+    let config = Config::parse(&text, overrides).unwrap();
+    let shown = config.configz();
+    let (theirs, ours) = (&shown["kubeproxy.config.k8s.io"], &shown["shunt.dev"]);
+    for (path, expected) in [
+        ("/kind", "KubeProxyConfiguration"),
+        ("/apiVersion", "kubeproxy.config.k8s.io/v1alpha1"),
+        ("/hostnameOverride", "n1"),
+        ("/healthzBindAddress", ""),
+        ("/metricsBindAddress", "[::1]:10249"),
+        ("/iptables/syncPeriod", "30s"),
+        ("/configSyncPeriod", "15m0s"),
+        ("/conntrack/tcpEstablishedTimeout", "24h0m0s"),
+        ("/conntrack/udpTimeout", "1m30s"),
+    ] {
+        assert_eq!(theirs.pointer(path).and_then(|v| v.as_str()), Some(expected), "{path}: {shown}");
+    }
+    assert_eq!((&ours["socketLB"], &ours["loadBalancer"]["mode"]), (&"off".into(), &"dsr".into()), "{shown}");
+    let again = Config::parse(&config.to_yaml(), Overrides::default()).unwrap();
+    assert_eq!((again.model, again.timeouts), (config.model, config.timeouts));
+}
+
 /// The conformance cases about the configuration alone.
 #[test]
 fn the_conformance_cases_hold() {

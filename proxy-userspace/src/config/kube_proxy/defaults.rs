@@ -1,5 +1,5 @@
-//! kube-proxy's defaults. Zero durations that kube-proxy would replace stay as they are:
-//! `effective` knows what zero stands for.
+//! kube-proxy's defaults. Zero durations and empty addresses that kube-proxy would replace stay
+//! as they are: `effective` knows what they stand for.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ impl Default for KubeProxyConfiguration {
             logging: Logging::default(),
             hostname_override: String::new(),
             bind_address: "0.0.0.0".into(),
-            healthz_bind_address: "0.0.0.0:10256".into(),
-            metrics_bind_address: "127.0.0.1:10249".into(),
+            healthz_bind_address: String::new(),
+            metrics_bind_address: String::new(),
             bind_address_hard_fail: false,
             enable_profiling: false,
             show_hidden_metrics_for_version: String::new(),
