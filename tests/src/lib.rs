@@ -10,6 +10,7 @@ pub mod cleanup;
 pub mod conformance;
 pub mod control_plane;
 pub mod demo;
+pub mod load;
 pub mod manifests;
 pub mod mounts;
 pub mod mutate;

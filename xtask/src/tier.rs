@@ -18,14 +18,16 @@ pub(crate) enum Tier {
     Node,
     /// The same, fed by a real API server.
     Cluster,
+    /// Agents and links that fail, under traffic that counts.
+    Faults,
     /// The case files under `tests/cases`.
     Conformance,
 }
 
 impl Tier {
     /// Every tier, in the order they run.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Model, Self::Packet, Self::Node, Self::Cluster, Self::Conformance];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Model, Self::Packet, Self::Node, Self::Cluster, Self::Faults, Self::Conformance];
 
     /// As the user names it; for those run by libtest also the test file.
     pub(crate) fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Tier {
             Self::Packet => "packet",
             Self::Node => "node",
             Self::Cluster => "cluster",
+            Self::Faults => "faults",
             Self::Conformance => "conformance",
         }
     }

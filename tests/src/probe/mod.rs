@@ -8,6 +8,7 @@ mod dial;
 mod forward;
 mod http;
 mod icmp;
+mod load;
 mod protocol;
 mod sctp;
 mod serve;
@@ -16,11 +17,12 @@ mod tcp;
 mod udp;
 mod work;
 
-pub use protocol::{Answer, Arrival, Bulk, Dial, Exchange, Forward, Outcome, Proto, Serve};
+pub use protocol::{Answer, Arrival, Bulk, Dial, Exchange, Forward, Outcome, Proto, Serve, Traffic};
 pub use work::work;
 
 use crate::{
     cgroup::Cgroup,
+    load::Counts,
     process::{Process, Spawn, binary},
 };
 use anyhow::{Context, Result, bail};
@@ -84,6 +86,28 @@ impl Worker {
     pub fn arrivals(&self) -> Result<Vec<Arrival>> {
         match self.ask(&Request::Arrivals)? {
             Reply::Arrivals(arrivals) => Ok(arrivals),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Starts continuous traffic.
+    pub(crate) fn load(&self, traffic: &Traffic) -> Result<()> {
+        self.done(&Request::Load(traffic.clone()))
+    }
+
+    /// Counts of all traffic, in the order it was started.
+    pub(crate) fn load_counts(&self) -> Result<Vec<Counts>> {
+        self.counts(&Request::LoadCounts)
+    }
+
+    /// Ends all traffic; the last counts.
+    pub(crate) fn end_load(&self) -> Result<Vec<Counts>> {
+        self.counts(&Request::EndLoad)
+    }
+
+    fn counts(&self, request: &Request) -> Result<Vec<Counts>> {
+        match self.ask(request)? {
+            Reply::Counts(counts) => Ok(counts),
             other => bail!("unexpected reply {other:?}"),
         }
     }

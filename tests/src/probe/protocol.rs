@@ -1,6 +1,9 @@
 //! What is said between the harness and a probe process: one JSON document per line.
 
-use crate::netns::Namespace;
+use crate::{
+    load::{Counts, Kind},
+    netns::Namespace,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -43,6 +46,9 @@ pub(crate) enum Request {
     Dial(Dial),
     Exchange(Exchange),
     Arrivals,
+    Load(Traffic),
+    LoadCounts,
+    EndLoad,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,6 +56,7 @@ pub(crate) enum Reply {
     Done,
     Outcomes(Vec<Outcome>),
     Arrivals(Vec<Arrival>),
+    Counts(Vec<Counts>),
     Failed(String),
 }
 
@@ -115,6 +122,17 @@ impl Dial {
             keep: None,
         }
     }
+}
+
+/// Continuous traffic of one kind; see [`load`](crate::load).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Traffic {
+    /// File of the client's namespace.
+    pub netns: PathBuf,
+    /// Kind.
+    pub kind: Kind,
+    /// Destination.
+    pub to: SocketAddr,
 }
 
 /// Another exchange on an open connection.

@@ -53,11 +53,19 @@ pub(super) fn choose_port_at_connect(socket: &Socket) -> Result<()> {
     set(socket.as_raw_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)
 }
 
+/// Lets a socket hold this many bytes that its thread has not read, whatever the system's limit.
+pub(super) fn hold(socket: &Socket, bytes: libc::c_int) -> Result<()> {
+    set_to(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+}
+
 fn set(fd: RawFd, level: libc::c_int, name: libc::c_int) -> Result<()> {
-    let on: libc::c_int = 1;
+    set_to(fd, level, name, 1)
+}
+
+fn set_to(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
     // SAFETY: the option's value is an int that lives across the call.
     let result = unsafe {
-        libc::setsockopt(fd, level, name, (&raw const on).cast(), size_of_val(&on) as libc::socklen_t)
+        libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of_val(&value) as libc::socklen_t)
     };
     if result != 0 {
         return Err(io::Error::last_os_error()).with_context(|| format!("set socket option {level}/{name}"));

@@ -1,16 +1,19 @@
 //! TCP: the client sends one line `UP DOWN` and UP bytes, the server answers with one
-//! line of JSON and DOWN bytes, as often as the client likes.
+//! line of JSON and DOWN bytes, as often as the client likes. The JSON also says which segments
+//! the server had to send again so far, for those who want to know.
 
 use super::{
     Answer, Bulk, Outcome, Proto,
+    load::Segments,
     serve::Ledger,
     socket::{any, choose_port_at_connect, open, outcome_of},
 };
 use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
 use socket2::Socket;
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -47,9 +50,18 @@ fn answer(stream: &TcpStream, ledger: &Ledger) -> Result<()> {
         let (up, down) = (up.parse()?, down.parse()?);
         let received = receive(&mut reader, up)?;
         let answer = Answer { server: ledger.name().into(), local, saw, peer: saw, received };
+        let answer = Told { answer, segments: Segments::of(stream)? };
         writeln!(&mut &*stream, "{}", serde_json::to_string(&answer)?)?;
         send(stream, down)?;
     }
+}
+
+/// The server's line.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    #[serde(flatten)]
+    answer: Answer,
+    segments: Segments,
 }
 
 /// A client's end that can be used again.
@@ -89,6 +101,31 @@ impl Connection {
         outcome(self.try_exchange(bulk, limit))
     }
 
+    /// Connects from whatever address the kernel chooses.
+    pub(super) fn open(to: SocketAddr, limit: Duration) -> Result<Self> {
+        let socket = open(to.ip(), Proto::Tcp)?;
+        socket.connect_timeout(&to.into(), limit)?;
+        Ok(Self(BufReader::new(socket.into())))
+    }
+
+    /// Sends a request and reads the answer; says which segments the server had to send again.
+    pub(super) fn try_load(&mut self, bulk: Bulk, limit: Duration) -> Result<Segments> {
+        Ok(self.request(bulk, limit)?.segments)
+    }
+
+    /// What this end had to send again. Nothing is known of a socket that cannot be asked.
+    pub(super) fn segments(&self) -> Segments {
+        Segments::of(self.0.get_ref()).unwrap_or_default()
+    }
+
+    /// Closes, and waits until the other end has closed, too.
+    pub(super) fn close(mut self) -> Result<()> {
+        self.0.get_ref().shutdown(Shutdown::Write)?;
+        let left = io::copy(&mut self.0, &mut io::sink())?;
+        ensure!(left == 0, "{left} bytes came after the answer");
+        Ok(())
+    }
+
     /// Asks a web server, and is of no use afterwards.
     pub(super) fn get(mut self, limit: Duration) -> Outcome {
         outcome(self.try_get(limit))
@@ -109,18 +146,23 @@ impl Connection {
     }
 
     fn try_exchange(&mut self, bulk: Bulk, limit: Duration) -> Result<Answer> {
+        let peer = self.0.get_ref().peer_addr()?;
+        Ok(Answer { peer, ..self.request(bulk, limit)?.answer })
+    }
+
+    fn request(&mut self, bulk: Bulk, limit: Duration) -> Result<Told> {
         let mut stream = self.0.get_ref();
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
-        let peer = stream.peer_addr()?;
         writeln!(stream, "{} {}", bulk.up, bulk.down)?;
         send(stream, bulk.up)?;
         let mut line = String::new();
-        ensure!(self.0.read_line(&mut line)? > 0, "the server closed the connection");
+        if self.0.read_line(&mut line)? == 0 {
+            let closed = "the server closed the connection";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, closed).into());
+        }
         receive(&mut self.0, bulk.down)?;
-        let answer: Answer =
-            serde_json::from_str(&line).with_context(|| format!("the server said {line:?}"))?;
-        Ok(Answer { peer, ..answer })
+        serde_json::from_str(&line).with_context(|| format!("the server said {line:?}"))
     }
 }
 

@@ -1,24 +1,32 @@
-//! UDP: one datagram each way. The answer leaves from the address the request was sent to.
+//! UDP: one datagram each way, the answer a document. A datagram that is a number comes back as
+//! it is behind the document. The answer leaves from the address the request was sent to.
 
 use super::{
     Answer, Outcome, Proto,
+    load::Wrong,
     serve::Ledger,
-    socket::{any, open, outcome_of, want_destination},
+    socket::{any, hold, open, outcome_of, want_destination},
 };
+use crate::load::Ending;
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, SockaddrStorage, recvmsg, sendmsg,
 };
 use socket2::Socket;
 use std::{
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     net::{IpAddr, SocketAddr, UdpSocket},
     os::fd::AsRawFd,
     time::{Duration, Instant},
 };
 
+/// What numbered datagrams begin with.
+const NUMBERED: &[u8] = b"number ";
+/// Bytes: tens of seconds of a load.
+const ROOM: libc::c_int = 8 << 20;
+
 pub(super) fn listen(address: SocketAddr) -> Result<Socket> {
-    let socket = open(address.ip(), Proto::Udp)?;
+    let socket = roomy(address.ip())?;
     want_destination(&socket, address.ip())?;
     socket.bind(&address.into()).with_context(|| format!("listen on UDP {address}"))?;
     Ok(socket)
@@ -42,10 +50,57 @@ pub(super) fn serve(socket: &Socket, ledger: &Ledger) {
             peer: local,
             received: received.len,
         };
-        if let Ok(text) = serde_json::to_vec(&answer) {
-            // A client that is gone misses its answer, which is its own outcome.
-            let _ = send(socket, &text, received.to, received.from);
+        if let Ok(mut text) = serde_json::to_vec(&answer) {
+            text.extend(number_of(&buffer[..received.len]).map(u64::to_be_bytes).into_iter().flatten());
+            // The first attempt may fail with an ICMP error that an earlier answer caused. A client
+            // that is gone misses its answer, which is its own outcome.
+            let sent = send(socket, &text, received.to, received.from);
+            let _ = sent.or_else(|_| send(socket, &text, received.to, received.from));
         }
+    }
+}
+
+/// A socket that holds what arrives while its thread waits for a CPU.
+fn roomy(family_of: IpAddr) -> Result<Socket> {
+    let socket = open(family_of, Proto::Udp)?;
+    hold(&socket, ROOM)?;
+    Ok(socket)
+}
+
+fn number_of(datagram: &[u8]) -> Option<u64> {
+    datagram.strip_prefix(NUMBERED).and_then(|rest| rest.try_into().ok()).map(u64::from_be_bytes)
+}
+
+/// A client's socket for numbered datagrams.
+#[derive(Debug)]
+pub(super) struct Numbered(Client);
+
+impl Numbered {
+    pub(super) fn open(to: SocketAddr, connected: bool) -> Result<Self> {
+        let socket = roomy(to.ip())?;
+        if connected {
+            socket.connect(&to.into())?;
+        }
+        Ok(Self(Client { socket: socket.into(), to, connected }))
+    }
+
+    pub(super) fn send(&self, number: u64) -> io::Result<()> {
+        let mut text = NUMBERED.to_vec();
+        text.extend(number.to_be_bytes());
+        self.0.send(&text).map(drop)
+    }
+
+    /// The number of an answer that comes until then.
+    pub(super) fn receive(&self, deadline: Instant) -> Result<u64> {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.0.socket.set_read_timeout(Some(left))?;
+        let mut buffer = [0; 2048];
+        let (len, source) = self.0.socket.recv_from(&mut buffer)?;
+        if source != self.0.to {
+            return Err(Wrong(Ending::Misaddressed, format!("answered from {source}")).into());
+        }
+        let (_, number) = buffer[..len].split_last_chunk().context("an answer without a number")?;
+        Ok(u64::from_be_bytes(*number))
     }
 }
 
@@ -130,11 +185,14 @@ pub(super) fn client(
 impl Client {
     /// Sends a datagram and waits for the answer to this very one.
     pub(super) fn exchange(&self, limit: Duration) -> Outcome {
-        let sent = if self.connected { self.socket.send(b"hi") } else { self.socket.send_to(b"hi", self.to) };
-        match sent {
+        match self.send(b"hi") {
             Ok(_) => self.wait(Instant::now() + limit),
             Err(error) => outcome_of(&error, "send"),
         }
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        if self.connected { self.socket.send(bytes) } else { self.socket.send_to(bytes, self.to) }
     }
 
     fn wait(&self, deadline: Instant) -> Outcome {

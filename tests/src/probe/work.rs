@@ -4,6 +4,7 @@ use super::{
     Exchange, Outcome,
     dial::{self, Kept},
     forward,
+    load::Loads,
     protocol::{Reply, Request},
     serve::{self, Arrivals},
 };
@@ -20,8 +21,9 @@ use std::{
 pub fn work() -> Result<()> {
     let arrivals = Arrivals::default();
     let mut kept = HashMap::new();
+    let mut loads = Loads::default();
     for line in stdin().lock().lines() {
-        let reply = match carry_out(&line?, &arrivals, &mut kept) {
+        let reply = match carry_out(&line?, &arrivals, &mut kept, &mut loads) {
             Ok(reply) => reply,
             Err(error) => Reply::Failed(format!("{error:#}")),
         };
@@ -32,7 +34,12 @@ pub fn work() -> Result<()> {
     Ok(())
 }
 
-fn carry_out(line: &str, arrivals: &Arrivals, kept: &mut HashMap<String, Kept>) -> Result<Reply> {
+fn carry_out(
+    line: &str,
+    arrivals: &Arrivals,
+    kept: &mut HashMap<String, Kept>,
+    loads: &mut Loads,
+) -> Result<Reply> {
     Ok(match serde_json::from_str(line)? {
         Request::Serve(request) => {
             serve::start(&request, arrivals)?;
@@ -44,6 +51,12 @@ fn carry_out(line: &str, arrivals: &Arrivals, kept: &mut HashMap<String, Kept>) 
         }
         Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
         Request::Exchange(request) => Reply::Outcomes(vec![exchange(&request, kept)]),
+        Request::Load(traffic) => {
+            loads.start(traffic)?;
+            Reply::Done
+        }
+        Request::LoadCounts => Reply::Counts(loads.counts()),
+        Request::EndLoad => Reply::Counts(loads.end()),
         Request::Arrivals => {
             Reply::Arrivals(mem::take(&mut *arrivals.lock().unwrap_or_else(PoisonError::into_inner)))
         }

@@ -1,0 +1,85 @@
+//! The load itself: it sees what is lost, and takes nothing for lost that was only late.
+
+use crate::world::{VICTIM, lossless, two_nodes};
+use anyhow::{Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{thread, time::Duration};
+use tests::{
+    agent::SocketLb,
+    load::{Kind, Load, Path},
+    topology::cluster::Origin::{Client, Pod},
+};
+
+fn paths() -> Result<[Path; 2]> {
+    Ok([Path::tcp(Pod(VICTIM, 1), "10.96.0.20:90")?, Path::udp(Client, "192.168.50.12:30153")?])
+}
+
+#[test]
+fn lost_packets_are_seen_in_every_kind_of_traffic() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let load = Load::start(&cluster, &paths()?)?;
+    // Less than a fiftieth of the packets: connections survive it.
+    cluster.nodes[VICTIM].host.netns.nft(
+        "table inet faults {
+            chain lossy {
+                type filter hook forward priority 0
+                meta l4proto { tcp, udp } numgen inc mod 67 0 drop
+            }
+        }",
+    )?;
+    thread::sleep(Duration::from_secs(3));
+    cluster.nodes[VICTIM].host.netns.nft("delete table inet faults")?;
+    let report = load.finish()?;
+    println!("{report}");
+    for kind in [Kind::Stream, Kind::Connections] {
+        assert!(report.of(kind).lost_segments > 0, "no lost {kind}");
+    }
+    for kind in [Kind::Datagrams, Kind::Queries] {
+        assert!(report.of(kind).timed_out > 0, "no lost {kind}");
+    }
+    ensure!(report.ensure_lossless().is_err(), "the verdict is wrong");
+    Ok(())
+}
+
+#[test]
+fn broken_and_refused_connections_are_seen() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let load = Load::start(&cluster, &paths()?)?;
+    cluster.nodes[VICTIM].host.netns.nft(
+        "table inet faults {
+            chain refuses {
+                type filter hook forward priority 0
+                meta l4proto tcp reject with tcp reset
+                meta l4proto udp reject with icmpx type port-unreachable
+            }
+        }",
+    )?;
+    thread::sleep(Duration::from_millis(500));
+    cluster.nodes[VICTIM].host.netns.nft("delete table inet faults")?;
+    let report = load.finish()?;
+    println!("{report}");
+    let broken = |kind| report.of(kind).refused + report.of(kind).reset;
+    for kind in [Kind::Stream, Kind::Connections, Kind::Datagrams, Kind::Queries] {
+        assert!(broken(kind) > 0, "no broken {kind}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_that_gets_no_cpu_loses_nothing() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let mut load = Load::start(&cluster, &paths()?)?;
+    let server = Pid::from_raw(cluster.nodes[0].worker.id().cast_signed());
+    for _ in 0..2 {
+        kill(server, Signal::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(1500));
+        kill(server, Signal::SIGCONT)?;
+        load.checkpoint("the server slept")?;
+    }
+    let report = lossless(load, "a server without a CPU")?;
+    assert!(report.total().longest_ms >= 1000, "nothing was late");
+    Ok(())
+}
