@@ -33,6 +33,26 @@ pub mod flags {
     /// A virtual cable. Its driver wakes the other end for frames that are redirected to it, and
     /// for those that an XDP program sends back only if the other end has such a program too.
     pub const CABLE: u32 = 4;
+
+    /// One of [`edge`](super::edge). Programs never read it; it lets `shunt device list` tell why
+    /// a device carries them while no agent runs.
+    pub const EDGE_SHIFT: u32 = 8;
+    /// The bits of it.
+    pub const EDGE: u32 = 0xf << EDGE_SHIFT;
+}
+
+/// What a device is to the agent, in [`flags::EDGE`].
+pub mod edge {
+    /// No programs belong there.
+    pub const NONE: u32 = 0;
+    /// Host side of a pod's link.
+    pub const POD: u32 = 1;
+    /// Uplink.
+    pub const NODE: u32 = 2;
+    /// Overlay.
+    pub const TUNNEL: u32 = 3;
+    /// Loopback.
+    pub const LOOPBACK: u32 = 4;
 }
 
 assert_size!(Device = 36);

@@ -1,29 +1,33 @@
 //! The rows of the pinned maps, as the commands need them: read once, no kernel after that.
 
 use std::{
-    collections::HashMap,
-    hash::Hash,
-    net::{IpAddr, SocketAddr},
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    path::Path,
 };
 
+use anyhow::{Context, Result};
 use proxy_common::{
-    addr::Addr,
+    addr::{Ip4, Ip6},
     maps::{
+        affinity::{Affinity, AffinityKey},
         backends::Backend,
         conntrack::{CtEntry, CtKey},
         frontends::{Frontend, FrontendKey},
+        slots::SlotRange,
     },
 };
 
-use crate::kernel::{KernelAddr, KernelError, PinnedMaps};
-
-/// An address family whose addresses can be shown.
-pub trait ShownAddr: Addr + Hash + Ord + Into<IpAddr> {}
-impl<A: Addr + Hash + Ord + Into<IpAddr>> ShownAddr for A {}
+use super::output;
+use crate::{
+    clock::monotonic_nanos,
+    dataplane::MapAddr,
+    kernel::{KernelAddr, KernelError, PinnedMaps, Pins},
+};
 
 /// The rows of one family.
 #[derive(Debug, Default)]
-pub struct Rows<A: ShownAddr> {
+pub struct Rows<A: MapAddr> {
     /// Addresses that services answer on.
     pub frontends: Vec<(FrontendKey<A>, Frontend)>,
     /// Backends by id.
@@ -32,20 +36,90 @@ pub struct Rows<A: ShownAddr> {
     pub slots: Vec<u32>,
     /// Tracked connections.
     pub conntrack: HashMap<CtKey<A>, CtEntry<A>>,
+    /// Clients and the backends they stick to.
+    pub affinity: Vec<(AffinityKey<A>, Affinity)>,
     /// Addresses of the host, with bits of `node_addresses::flags`.
     pub node_addresses: Vec<(A, u32)>,
 }
 
-impl<A: ShownAddr + KernelAddr> Rows<A> {
-    /// Reads everything.
-    pub fn read(maps: &PinnedMaps) -> Result<Self, KernelError> {
+impl<A: MapAddr + KernelAddr> Rows<A> {
+    fn read(maps: &PinnedMaps) -> Result<Self, KernelError> {
         Ok(Self {
             frontends: maps.frontends()?,
             backends: maps.backends()?.into_iter().collect(),
             slots: maps.slots::<A>()?,
             conntrack: maps.conntrack()?.into_iter().collect(),
+            affinity: maps.affinity()?,
             node_addresses: maps.node_addresses()?,
         })
+    }
+
+    /// Whether the frontends are still those that were read. What they lead to is written
+    /// before them, and cleared after.
+    fn is_current(&self, maps: &PinnedMaps) -> Result<bool, KernelError> {
+        let as_map = |rows: &[(FrontendKey<A>, Frontend)]| rows.iter().copied().collect::<HashMap<_, _>>();
+        Ok(as_map(&self.frontends) == as_map(&maps.frontends()?))
+    }
+}
+
+/// The rows of both families, as they were at one moment.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// IPv4.
+    pub v4: Rows<Ip4>,
+    /// IPv6.
+    pub v6: Rows<Ip6>,
+    /// What services are called.
+    pub names: Names,
+    /// When they were read: `CLOCK_MONOTONIC` in nanoseconds, as the rows tell time.
+    pub now: u64,
+    /// The agent wrote meanwhile, every time: rows may not fit together.
+    pub changed_while_reading: bool,
+}
+
+/// How often tables are read anew that changed while they were read.
+const ATTEMPTS: u32 = 4;
+
+impl Tables {
+    /// Reads everything below `bpffs`; says so on standard error if it may not fit together.
+    ///
+    /// # Errors
+    /// When no agent has ever run with these maps, or they cannot be read.
+    pub fn read(bpffs: &Path, numeric: bool) -> Result<Self> {
+        let maps = PinnedMaps::open(Pins::new(bpffs))?;
+        let mut tables = Self::read_once(&maps, numeric)?;
+        for _ in 1..ATTEMPTS {
+            if !tables.changed_while_reading {
+                return Ok(tables);
+            }
+            tables = Self::read_once(&maps, numeric)?;
+        }
+        if tables.changed_while_reading {
+            output::note("the agent changed the maps while they were read: rows may not fit together");
+        }
+        Ok(tables)
+    }
+
+    fn read_once(maps: &PinnedMaps, numeric: bool) -> Result<Self> {
+        let (v4, v6) = (Rows::<Ip4>::read(maps)?, Rows::<Ip6>::read(maps)?);
+        let names = Names::read(maps, numeric)?;
+        let changed_while_reading = !(v4.is_current(maps)? && v6.is_current(maps)?);
+        let now = monotonic_nanos().context("cannot read the clock")?;
+        Ok(Self { v4, v6, names, now, changed_while_reading })
+    }
+}
+
+impl<A: MapAddr> Rows<A> {
+    /// The slots of a range, as far as they exist.
+    pub fn slots_of(&self, range: SlotRange) -> impl Iterator<Item = u32> {
+        let (start, len) = (range.offset as usize, range.len as usize);
+        self.slots.iter().skip(start).take(len).copied()
+    }
+
+    /// The key of the frontend that a client's tuple leads to; NodePorts stand under no address.
+    pub fn frontend_of(&self, known: &HashSet<FrontendKey<A>>, key: &CtKey<A>) -> FrontendKey<A> {
+        let exact = FrontendKey { addr: key.dst, port: key.dport, proto: key.proto, pad: 0 };
+        if known.contains(&exact) { exact } else { FrontendKey { addr: A::default(), ..exact } }
     }
 }
 
@@ -79,6 +153,6 @@ impl Names {
 }
 
 /// Address and port, in the form in which they are shown.
-pub fn socket<A: ShownAddr>(addr: A, port: u16) -> SocketAddr {
+pub fn socket<A: MapAddr>(addr: A, port: u16) -> SocketAddr {
     SocketAddr::new(addr.into(), port)
 }

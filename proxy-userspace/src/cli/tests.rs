@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use clap::CommandFactory;
 use proxy_common::{
+    addr::Ip4,
     maps::{
+        affinity::{Affinity, AffinityKey},
         backends::{Backend, flags as backend},
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags as ct},
         frontends::{ClientRule, Frontend, FrontendKey, Kind, flags},
@@ -15,13 +17,35 @@ use proxy_common::{
     tuple::Tuple,
 };
 
-use super::{conns::TcpState, *};
+use super::{
+    list::{
+        Listed, affinity, backend as backends,
+        column::table,
+        conn::{self, Clock, ConnView, TcpState},
+        service::{self, FrontendView},
+    },
+    rows::{Names, Rows},
+    *,
+};
 
 const VIP: Ip4 = Ip4 { octets: [10, 96, 0, 1] };
 const NODE: Ip4 = Ip4 { octets: [192, 168, 0, 2] };
 const CLIENT: Ip4 = Ip4 { octets: [203, 0, 113, 9] };
 const POD: Ip4 = Ip4 { octets: [10, 0, 0, 5] };
 const FAR: Ip4 = Ip4 { octets: [10, 0, 1, 6] };
+
+fn at(now: u64) -> Clock {
+    Clock { now, ..Clock::default() }
+}
+
+fn services(views: &[FrontendView], wide: bool) -> String {
+    let shown: Vec<_> = views.iter().filter(|view| wide || !view.is_detail()).cloned().collect();
+    table(&shown, FrontendView::COLUMNS, wide, true)
+}
+
+fn connections(views: &[ConnView]) -> String {
+    table(views, ConnView::COLUMNS, false, true)
+}
 
 fn names() -> Names {
     Names::new(HashMap::from([(1, "default/web:http".to_owned())]), false)
@@ -59,6 +83,7 @@ fn rows() -> Rows<Ip4> {
         backends: HashMap::from([(7, pod), (8, far)]),
         slots: vec![99, 8, 7, 7],
         conntrack: HashMap::new(),
+        affinity: Vec::new(),
         node_addresses: vec![(NODE, node_addresses::flags::NODE_PORTS), (POD, 0)],
     }
 }
@@ -99,8 +124,8 @@ fn services_with_their_policies_and_backends() {
     let mut rows = rows();
     connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
     connect(&mut rows, 5000, SYN | ACK | FIN, SYN | ACK | FIN);
-    let mut views = services::frontends(&rows, &names());
-    services::sort(&mut views);
+    let mut views = service::frontends(&rows, &names());
+    service::sort(&mut views);
     let brief: Vec<_> = views
         .iter()
         .map(|v| {
@@ -136,14 +161,14 @@ fn what_is_not_the_default_of_the_load_balancer() {
     node_port.rules = ClientRule::pack(snat, snat, ClientRule(ClientRule::DSR));
     node_port.flags = flags::MAGLEV;
     node_port.cluster = SlotRange { offset: 1, len: 1 };
-    let mut views = services::frontends(&rows, &names());
-    services::sort(&mut views);
+    let mut views = service::frontends(&rows, &names());
+    service::sort(&mut views);
     assert_eq!((views[1].mode, views[1].algorithm), ("snat", "random"));
     assert_eq!((views[2].mode, views[2].algorithm), ("dsr", "maglev"));
     assert_eq!(views[2].rules.external, ["dsr"]);
     let backends: Vec<_> = views[2].backends.iter().map(|backend| &*backend.address).collect();
     assert_eq!(backends, ["10.0.1.6:8080"], "backends here that nobody draws are not shown");
-    assert!(table::services(&views, false).contains("Cluster dsr maglev"));
+    assert!(services(&views, false).contains("Cluster dsr maglev"));
 }
 
 #[test]
@@ -151,8 +176,8 @@ fn connections_with_their_source_and_state() {
     let mut rows = rows();
     connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
     connect(&mut rows, 5000, SYN, 0);
-    let mut views = conns::connections(&rows, &names(), 8_000_000_000);
-    conns::sort(&mut views);
+    let mut views = conn::connections(&rows, &names(), &at(8_000_000_000));
+    conn::sort(&mut views);
     let [first, second] = &views[..] else { panic!("one row each: {views:?}") };
     assert_eq!(first.client.to_string(), "203.0.113.9:4000");
     assert_eq!(first.frontend.to_string(), "192.168.0.2:30080");
@@ -172,14 +197,14 @@ fn direct_returns_are_known_by_their_clients() {
         entry.set_target(&Tuple { dst: FAR, dport: 8080, ..original });
         rows.conntrack.insert(CtKey::new(&original, INGRESS), entry);
     }
-    let mut views = conns::connections(&rows, &names(), 0);
-    conns::sort(&mut views);
+    let mut views = conn::connections(&rows, &names(), &at(0));
+    conn::sort(&mut views);
     let states: Vec<_> = views.iter().map(|view| view.state).collect();
     assert_eq!(states, [TcpState::SynSent, TcpState::Established, TcpState::Closing].map(Some));
     assert!(views.iter().all(|view| view.direct_return && view.snat.is_none()));
     assert_eq!(views[0].backend.to_string(), "10.0.1.6:8080");
-    assert!(table::connections(&views).contains("dsr"));
-    let frontends = services::frontends(&rows, &names());
+    assert!(connections(&views).contains("dsr"));
+    let frontends = service::frontends(&rows, &names());
     assert_eq!(frontends.iter().map(|view| view.connections).sum::<usize>(), 3);
 }
 
@@ -197,7 +222,7 @@ fn a_connection_without_masquerade_shows_none() {
         ..CtEntry::default()
     };
     rows.conntrack.insert(CtKey::new(&original, INGRESS), entry);
-    let views = conns::connections(&rows, &names(), 0);
+    let views = conn::connections(&rows, &names(), &at(0));
     assert_eq!((views[0].snat, views[0].service.as_str()), (None, "?(3)"));
 }
 
@@ -207,7 +232,7 @@ fn broken_rows_are_shown_and_nothing_panics() {
     rows.frontends[0].1.cluster = SlotRange { offset: 0, len: u32::MAX };
     rows.frontends[0].1.kind = 77;
     rows.frontends[0].1.service = 5;
-    let views = services::frontends(&rows, &names());
+    let views = service::frontends(&rows, &names());
     assert_eq!((views[0].kind, views[0].service.as_str()), ("Unknown", "?(5)"));
     let addresses: Vec<_> = views[0].backends.iter().map(|b| b.address.as_str()).collect();
     assert_eq!(addresses, ["?(99)", "10.0.0.5:8080", "10.0.1.6:8080"]);
@@ -217,10 +242,10 @@ fn broken_rows_are_shown_and_nothing_panics() {
 fn tables_read_well() {
     let mut rows = rows();
     connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
-    let mut views = services::frontends(&rows, &names());
-    services::sort(&mut views);
+    let mut views = service::frontends(&rows, &names());
+    service::sort(&mut views);
     assert_eq!(
-        table::services(&views, false),
+        services(&views, false),
         "\
 SERVICE           KIND       FRONTEND      PROTO  POLICY   BACKENDS         CONNECTIONS
 default/web:http  ClusterIP  10.96.0.1:80  TCP    Cluster  10.0.0.5:8080 *  0
@@ -228,9 +253,9 @@ default/web:http  ClusterIP  10.96.0.1:80  TCP    Cluster  10.0.0.5:8080 *  0
 default/web:http  NodePort   *:30080       TCP    Local    10.0.0.5:8080 *  1
                                                            10.0.1.6:8080"
     );
-    let wide = table::services(&views, true);
+    let wide = services(&views, true);
     assert!(wide.contains("10.0.0.5:8080 * (1)") && wide.contains("local,drop"), "{wide}");
-    let conns = table::connections(&conns::connections(&rows, &names(), 8_000_000_000));
+    let conns = connections(&conn::connections(&rows, &names(), &at(8_000_000_000)));
     assert_eq!(
         conns,
         "\
@@ -248,14 +273,20 @@ fn the_command_line_is_sound() {
         "shunt agent --manifests m --hostname-override n --bpffs b --cgroup c --config f --socket-lb host \
          --log-format json --log-level debug --datapath-log-level trace",
         "shunt cleanup --bpffs b",
-        "shunt service list -o wide -n",
-        "shunt conn list -o json",
+        "shunt service list -o wide -n --kind clusterip --without-backends",
+        "shunt backend list --state draining --local -o yaml --no-headers",
+        "shunt conn list -o json --state ESTABLISHED --sort idle",
+        "shunt affinity list --valid --address 10.0.0.0/8",
+        "shunt device list --kind node --interface eth0",
+        "shunt drop list --all --sort count --reverse",
     ] {
         Cli::try_parse_from(line.split_whitespace()).unwrap();
     }
     for line in [
         "shunt agent --manifests m --kubeconfig k",
-        "shunt conn list -o wide",
+        "shunt conn list --sort meaning",
+        "shunt conn list --numeric --service a/b",
+        "shunt service list --address 10.0.0",
         "shunt agent --socket-lb some",
     ] {
         assert!(Cli::try_parse_from(line.split_whitespace()).is_err(), "{line}");
@@ -263,9 +294,71 @@ fn the_command_line_is_sound() {
 }
 
 #[test]
-fn causes_are_told_once() {
-    let io = || std::io::Error::other("disk on fire");
-    let quoted = anyhow::Error::new(io()).context("cannot read x: disk on fire").context("configuration");
-    assert_eq!(describe(&quoted), "configuration: cannot read x: disk on fire");
-    assert_eq!(describe(&anyhow::Error::new(io()).context("cannot read x")), "cannot read x: disk on fire");
+fn backends_with_their_users_and_state() {
+    let mut rows = rows();
+    connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
+    let gone = Backend { addr: Ip4 { octets: [10, 0, 1, 7] }, port: 53, ..rows.backends[&8] };
+    rows.backends.insert(9, gone);
+    let tuple = Tuple { src: POD, dst: VIP, sport: 4000, dport: 53, proto: proto::UDP };
+    let mut flow = CtEntry { service: 2, backend: 9, ..CtEntry::default() };
+    flow.set_target(&Tuple { dst: gone.addr, ..tuple });
+    rows.conntrack.insert(CtKey::new(&tuple, INGRESS), flow);
+    let shown = backends::backends(&rows, &names());
+    let text = table(&shown, backends::BackendRowView::COLUMNS, false, true);
+    assert_eq!(
+        text,
+        "\
+ID  ADDRESS        PROTO  LOCAL  STATE     CONNECTIONS  SERVICES
+7   10.0.0.5:8080  TCP    yes    in-use    1            default/web:http
+8   10.0.1.6:8080  TCP    no     in-use    0            default/web:http
+9   10.0.1.7:53    TCP    no     draining  1            ?(2)"
+    );
+}
+
+#[test]
+fn clients_stick_for_as_long_as_their_backend_is_a_candidate() {
+    let mut rows = rows();
+    let client = |last, backend, last_used| {
+        let key = AffinityKey { client: Ip4 { octets: [203, 0, 113, last] }, service: 1 };
+        (key, Affinity { last_used, backend, slot: 0 })
+    };
+    // The NodePort has 60 seconds; backend 9 is nobody's.
+    let second = 1_000_000_000;
+    rows.affinity = vec![client(1, 7, 90 * second), client(2, 7, 30 * second), client(3, 9, 90 * second)];
+    let views = affinity::clients(&rows, &names(), 100 * second);
+    let text = table(&views, affinity::AffinityView::COLUMNS, false, false);
+    assert_eq!(
+        text,
+        "\
+default/web:http  203.0.113.1  10.0.0.5:8080  10s    50s
+default/web:http  203.0.113.2  10.0.0.5:8080  1m10s  -
+default/web:http  203.0.113.3  -              10s    -"
+    );
+}
+
+/// The rows that a line of flags leaves, by the column BACKEND.
+fn chosen(flags: &str) -> Vec<String> {
+    let mut rows = rows();
+    connect(&mut rows, 4000, SYN | ACK, SYN | ACK);
+    connect(&mut rows, 5000, SYN, 0);
+    let views = conn::connections(&rows, &names(), &at(8_000_000_000));
+    let line = format!("shunt conn list -o json {flags}");
+    let Command::Conn(ConnCommand::List(args)) =
+        Cli::try_parse_from(line.split_whitespace()).expect(flags).command
+    else {
+        panic!("not the list: {line}")
+    };
+    let shown: Vec<serde_json::Value> =
+        serde_json::from_str(&list::show(&args, views).expect("JSON")).expect("JSON");
+    shown.iter().map(|row| row["client"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn flags_choose_and_sort_rows() {
+    let (first, second) = ("203.0.113.9:4000", "203.0.113.9:5000");
+    assert_eq!(chosen("--service default/web --state syn_sent"), [second]);
+    assert_eq!(chosen("--address 203.0.113.0/24 --sort client"), [first, second]);
+    assert_eq!(chosen("--port 8080 --protocol TCP --sort client --reverse"), [second, first]);
+    assert_eq!(chosen("--port 4001 --snat"), [first], "the port that the backend sees");
+    assert!(chosen("--family ipv6").is_empty() && chosen("--namespace kube-system").is_empty());
 }

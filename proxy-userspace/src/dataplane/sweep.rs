@@ -32,7 +32,7 @@ use proxy_common::{
 
 pub(super) use self::survey::Flows;
 use self::survey::Path;
-pub use self::survey::Survey;
+pub use self::{connection::time_left, survey::Survey};
 use super::{MapAddr, MapError, Reconciler, family::FamilyTable};
 
 /// After how much silence a connection is forgotten. The defaults are those of kube-proxy

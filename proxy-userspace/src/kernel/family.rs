@@ -49,6 +49,7 @@ pub(super) struct FamilyPins {
     pub(super) service_cidrs: &'static str,
     pub(super) source_ranges: &'static str,
     pub(super) conntrack: &'static str,
+    pub(super) affinity: &'static str,
     pub(super) socket_flows: &'static str,
 }
 
@@ -61,6 +62,7 @@ pub(super) const V4: FamilyPins = FamilyPins {
     service_cidrs: "service_cidrs_v4",
     source_ranges: "source_ranges_v4",
     conntrack: "conntrack_v4",
+    affinity: "affinity_v4",
     socket_flows: "socket_flows_v4",
 };
 
@@ -73,6 +75,7 @@ pub(super) const V6: FamilyPins = FamilyPins {
     service_cidrs: "service_cidrs_v6",
     source_ranges: "source_ranges_v6",
     conntrack: "conntrack_v6",
+    affinity: "affinity_v6",
     socket_flows: "socket_flows_v6",
 };
 

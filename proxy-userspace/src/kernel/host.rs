@@ -9,7 +9,7 @@ use std::{
     net::IpAddr,
 };
 
-use proxy_common::maps::devices::{Device, flags};
+use proxy_common::maps::devices::{Device, edge, flags};
 
 pub use self::xdp::{Elsewhere, Served, XdpPlan, XdpTarget};
 
@@ -108,6 +108,23 @@ impl EdgeKind {
             EdgeKind::Node => "node",
             EdgeKind::Tunnel => "tunnel",
             EdgeKind::Loopback => "loopback",
+        }
+    }
+
+    /// The kind that the agent noted for a device; none if it is not an edge.
+    pub fn noted(device: &Device) -> Option<Self> {
+        let noted = (device.flags & flags::EDGE) >> flags::EDGE_SHIFT;
+        [EdgeKind::Pod, EdgeKind::Node, EdgeKind::Tunnel, EdgeKind::Loopback]
+            .into_iter()
+            .find(|kind| kind.number() == noted)
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            EdgeKind::Pod => edge::POD,
+            EdgeKind::Node => edge::NODE,
+            EdgeKind::Tunnel => edge::TUNNEL,
+            EdgeKind::Loopback => edge::LOOPBACK,
         }
     }
 }
@@ -213,6 +230,8 @@ impl Host {
             device.flags |= if pods { flags::POD } else { 0 };
             device.flags |= if matches!(link.kind, LinkKind::Cable { .. }) { flags::CABLE } else { 0 };
             device.flags |= if transmitters.contains(&link.ifindex) { flags::XDP_XMIT } else { 0 };
+            let kind = self.edge_kind(link, node_addresses, policy);
+            device.flags |= kind.map_or(edge::NONE, EdgeKind::number) << flags::EDGE_SHIFT;
             if let Some(Vlan { id, parent: Some(parent), dot1q: true }) = link.vlan {
                 (device.vlan, device.parent) = (id, parent);
             }

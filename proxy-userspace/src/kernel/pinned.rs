@@ -9,6 +9,7 @@ use aya::{
 use proxy_common::{
     DropReason,
     maps::{
+        affinity::{Affinity, AffinityKey},
         backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
         device_status::DeviceStatus,
@@ -96,6 +97,11 @@ impl PinnedMaps {
     /// Rows of `socket_flows`.
     pub fn socket_flows<A: KernelAddr>(&self) -> Result<SocketFlowRows<A>, KernelError> {
         self.rows(A::PINS.0.socket_flows)
+    }
+
+    /// Rows of `affinity`.
+    pub fn affinity<A: KernelAddr>(&self) -> Result<Vec<(AffinityKey<A>, Affinity)>, KernelError> {
+        self.rows(A::PINS.0.affinity)
     }
 
     /// Addresses of the host, and bits of `node_addresses::flags`.

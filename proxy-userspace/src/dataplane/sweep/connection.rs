@@ -58,6 +58,12 @@ impl<'a, A: MapAddr> Connection<'a, A> {
         u128::from(now_ns.saturating_sub(self.last_seen())) > self.timeout(timeouts).as_nanos()
     }
 
+    /// Time until it is forgotten if no packet comes.
+    fn time_left(&self, now_ns: u64, timeouts: &Timeouts) -> Duration {
+        let silent = Duration::from_nanos(now_ns.saturating_sub(self.last_seen()));
+        self.timeout(timeouts).saturating_sub(silent)
+    }
+
     fn timeout(&self, timeouts: &Timeouts) -> Duration {
         match self.proto {
             proto::TCP => self.tcp_timeout(timeouts),
@@ -94,6 +100,18 @@ impl<'a, A: MapAddr> Connection<'a, A> {
             timeouts.tcp_opening
         }
     }
+}
+
+/// Time until the connection whose first row is this is forgotten if no packet comes. `now_ns`
+/// is `CLOCK_MONOTONIC`.
+pub fn time_left<A: MapAddr>(
+    rows: &HashMap<CtKey<A>, CtEntry<A>>,
+    key: &CtKey<A>,
+    entry: &CtEntry<A>,
+    now_ns: u64,
+    timeouts: &Timeouts,
+) -> Duration {
+    Connection::of(rows, key, entry).time_left(now_ns, timeouts)
 }
 
 /// The client is all that is seen of a connection by direct server return. Its first

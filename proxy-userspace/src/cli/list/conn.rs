@@ -1,0 +1,297 @@
+//! `shunt conn list`: the connections whose packets are rewritten.
+
+use std::{collections::HashMap, net::SocketAddr, path::Path};
+
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+use proxy_common::{
+    maps::{
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        frontends::FrontendKey,
+    },
+    proto,
+};
+use serde::Serialize;
+
+use super::{
+    ListArgs, Listed,
+    column::{Column, Shown, Value},
+    filter::{Facets, Where},
+};
+use crate::{
+    cli::rows::{Names, Rows, Tables, socket},
+    dataplane::{MapAddr, Timeouts, time_left},
+    model::Family,
+};
+
+/// `shunt conn`
+#[derive(Debug, Subcommand)]
+pub enum ConnCommand {
+    /// Show the connections whose packets are rewritten.
+    ///
+    /// Connections that socket LB translated when they were opened need no tracking and are not listed.
+    /// SNAT is the source that the backend sees, where that is not the client. EXPIRES is the time after
+    /// which the connection is forgotten if no packet comes.
+    #[command(after_help = EXAMPLES)]
+    List(ListArgs<ConnView>),
+}
+
+const EXAMPLES: &str = "Examples:
+  shunt conn list
+  shunt conn list --service shop/web --state ESTABLISHED --sort idle
+  shunt conn list --address 10.244.1.0/24 --protocol udp -o wide
+  shunt conn list -o json | jq length";
+
+/// Which connections.
+#[derive(Debug, Default, Args)]
+pub struct ConnFilter {
+    /// By what all lists have.
+    #[command(flatten)]
+    pub at: Where,
+    /// Only TCP connections in this state.
+    #[arg(long, ignore_case = true, help_heading = "Filters")]
+    pub state: Option<TcpState>,
+    /// Only connections that are masqueraded.
+    #[arg(long, help_heading = "Filters")]
+    pub snat: bool,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnView {
+    /// Namespace, name and port name of the service.
+    pub service: String,
+    /// Key in the map `services`.
+    pub service_id: u32,
+    /// TCP, UDP or SCTP.
+    pub protocol: &'static str,
+    /// Who opened it.
+    pub client: SocketAddr,
+    /// The address it was opened to.
+    pub frontend: SocketAddr,
+    /// Who answers.
+    pub backend: SocketAddr,
+    /// The way its packets go: `dnat`, `host` for a process of this node that went past socket LB,
+    /// or `dsr`.
+    pub role: &'static str,
+    /// The source the backend sees, where that is not the client.
+    pub snat: Option<SocketAddr>,
+    /// The backend's own node answers (DSR): only the client's packets pass here.
+    pub direct_return: bool,
+    /// State of a TCP connection, as far as its packets tell.
+    pub state: Option<TcpState>,
+    /// Seconds since the last packet of either direction.
+    pub idle_seconds: u64,
+    /// Seconds until it is forgotten if no packet comes; 0 if that is due.
+    pub expires_seconds: u64,
+}
+
+/// State of a TCP connection, as far as the flags of its packets tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[value(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum TcpState {
+    /// The client asked.
+    SynSent,
+    /// The backend answered.
+    SynRecv,
+    /// Data may flow.
+    Established,
+    /// One side is done.
+    Closing,
+    /// Both sides are done.
+    Closed,
+    /// One side broke it off.
+    Reset,
+}
+
+impl TcpState {
+    /// The word in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            TcpState::SynSent => "SYN_SENT",
+            TcpState::SynRecv => "SYN_RECV",
+            TcpState::Established => "ESTABLISHED",
+            TcpState::Closing => "CLOSING",
+            TcpState::Closed => "CLOSED",
+            TcpState::Reset => "RESET",
+        }
+    }
+
+    /// From the flags of the client's packets: its first acknowledgement tells of the answer.
+    fn of_client(forward: u8) -> Self {
+        const ACK: u8 = 16;
+        const SYN: u8 = 2;
+        let reply = if forward & ACK != 0 { SYN | ACK } else { 0 };
+        Self::of(forward, reply)
+    }
+
+    /// From the flags of all packets of each direction.
+    fn of(forward: u8, reply: u8) -> Self {
+        const FIN: u8 = 1;
+        const SYN: u8 = 2;
+        const RST: u8 = 4;
+        const ACK: u8 = 16;
+        let both = |flag| forward & reply & flag != 0;
+        let either = |flag| (forward | reply) & flag != 0;
+        if either(RST) {
+            TcpState::Reset
+        } else if both(FIN) {
+            TcpState::Closed
+        } else if either(FIN) {
+            TcpState::Closing
+        } else if forward & SYN != 0 && reply & SYN == 0 && reply & ACK == 0 {
+            TcpState::SynSent
+        } else if both(SYN) && forward & ACK == 0 {
+            TcpState::SynRecv
+        } else {
+            TcpState::Established
+        }
+    }
+}
+
+impl Listed for ConnView {
+    type Filter = ConnFilter;
+
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column { name: "SERVICE", shown: Shown::Always, value: |v| v.service.as_str().into() },
+        Column { name: "PROTO", shown: Shown::Always, value: |v| v.protocol.into() },
+        Column { name: "CLIENT", shown: Shown::Always, value: |v| Value::Socket(v.client) },
+        Column { name: "FRONTEND", shown: Shown::Always, value: |v| Value::Socket(v.frontend) },
+        Column { name: "BACKEND", shown: Shown::Always, value: |v| Value::Socket(v.backend) },
+        Column { name: "SNAT", shown: Shown::Always, value: snat },
+        Column { name: "STATE", shown: Shown::Always, value: |v| v.state.map_or("", TcpState::name).into() },
+        Column { name: "IDLE", shown: Shown::Always, value: |v| Value::Seconds(v.idle_seconds) },
+        Column { name: "EXPIRES", shown: Shown::Always, value: |v| Value::Seconds(v.expires_seconds) },
+        Column { name: "ROLE", shown: Shown::Wide, value: |v| v.role.into() },
+    ];
+
+    fn read(bpffs: &Path, filter: &ConnFilter) -> Result<Vec<Self>> {
+        let tables = Tables::read(bpffs, filter.at.numeric)?;
+        let clock = Clock { now: tables.now, timeouts: Timeouts::default() };
+        let mut views = connections(&tables.v4, &tables.names, &clock);
+        views.extend(connections(&tables.v6, &tables.names, &clock));
+        sort(&mut views);
+        Ok(views)
+    }
+
+    fn is_wanted(&self, filter: &ConnFilter) -> bool {
+        let ends = [Some(self.client), Some(self.frontend), Some(self.backend), self.snat];
+        let ends = || ends.iter().flatten();
+        let facets = Facets {
+            services: vec![&self.service],
+            addresses: ends().map(SocketAddr::ip).collect(),
+            ports: ends().map(SocketAddr::port).collect(),
+            protocol: Some(self.protocol),
+            family: Family::of(self.client.ip()).name(),
+        };
+        filter.at.admits(&facets)
+            && filter.state.is_none_or(|state| self.state == Some(state))
+            && (!filter.snat || self.snat.is_some())
+    }
+}
+
+/// The source the backend sees.
+fn snat(view: &ConnView) -> Value {
+    match view.snat {
+        None if view.direct_return => "dsr".into(),
+        snat => Value::socket(snat),
+    }
+}
+
+/// By which rows tell time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// `CLOCK_MONOTONIC` in nanoseconds.
+    pub now: u64,
+    /// After how much silence the agent forgets a connection.
+    pub timeouts: Timeouts,
+}
+
+/// All connections of a family.
+pub fn connections<A: MapAddr>(rows: &Rows<A>, names: &Names, clock: &Clock) -> Vec<ConnView> {
+    let primary = rows.conntrack.iter().filter(|(_, entry)| Role(entry.role).is_primary());
+    primary.map(|(key, entry)| connection(rows, names, clock, key, entry)).collect()
+}
+
+/// The order in which they are shown.
+pub fn sort(views: &mut [ConnView]) {
+    views.sort_by(|a, b| (&a.service, a.protocol, a.client).cmp(&(&b.service, b.protocol, b.client)));
+}
+
+/// Open connections, by the frontend they came in by and the backend they go to.
+pub fn open_connections<A: MapAddr>(rows: &Rows<A>) -> HashMap<(FrontendKey<A>, u32), usize> {
+    let known = rows.frontends.iter().map(|(key, _)| *key).collect();
+    let mut counts = HashMap::new();
+    for (key, entry) in rows.conntrack.iter().filter(|(_, entry)| Role(entry.role).is_primary()) {
+        if is_open(rows, key, entry) {
+            *counts.entry((rows.frontend_of(&known, key), entry.backend)).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// True unless the flags say that the connection has ended.
+fn is_open<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
+    !matches!(state(rows, key, entry), Some(TcpState::Closed | TcpState::Reset))
+}
+
+fn connection<A: MapAddr>(
+    rows: &Rows<A>,
+    names: &Names,
+    clock: &Clock,
+    key: &CtKey<A>,
+    entry: &CtEntry<A>,
+) -> ConnView {
+    let client = socket(key.src, key.sport);
+    let last_seen = reply(rows, key, entry).map_or(0, |r| r.last_seen).max(entry.last_seen);
+    ConnView {
+        service: names.of(entry.service),
+        service_id: entry.service,
+        protocol: proto::name(key.proto).unwrap_or("any"),
+        client,
+        frontend: socket(key.dst, key.dport),
+        backend: socket(entry.dst, entry.dport),
+        role: role(entry),
+        snat: source_at_backend(rows, key, entry).filter(|source| *source != client),
+        direct_return: entry.role == Role::DSR.0,
+        state: state(rows, key, entry),
+        idle_seconds: clock.now.saturating_sub(last_seen) / 1_000_000_000,
+        expires_seconds: time_left(&rows.conntrack, key, entry, clock.now, &clock.timeouts).as_secs(),
+    }
+}
+
+fn role<A: MapAddr>(entry: &CtEntry<A>) -> &'static str {
+    match Role(entry.role) {
+        Role::HOST => "host",
+        Role::DSR => "dsr",
+        _ => "dnat",
+    }
+}
+
+fn state<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<TcpState> {
+    let of = |reply| match entry.role {
+        role if role == Role::DSR.0 => TcpState::of_client(entry.tcp_flags),
+        _ => TcpState::of(entry.tcp_flags, reply),
+    };
+    (key.proto == proto::TCP).then(|| of(reply(rows, key, entry).map_or(0, |r| r.tcp_flags)))
+}
+
+/// The row of the reply's last step, if it comes by here.
+fn reply<'a, A: MapAddr>(rows: &'a Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<&'a CtEntry<A>> {
+    if entry.role == Role::DSR.0 {
+        return None;
+    }
+    let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };
+    rows.conntrack.get(&CtKey::new(&entry.target(key.proto).reversed(), hook))
+}
+
+/// The source the backend sees; nothing while it is not chosen yet.
+fn source_at_backend<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<SocketAddr> {
+    if entry.role != Role::DNAT.0 || entry.flags & flags::SNAT == 0 {
+        return Some(socket(entry.src, entry.sport));
+    }
+    let second = rows.conntrack.get(&CtKey::new(&entry.target(key.proto), EGRESS))?;
+    (second.flags & flags::SNAT_PENDING == 0).then(|| socket(second.src, second.sport))
+}

@@ -1,0 +1,389 @@
+//! `shunt service list`: who answers on which address, and with which backends.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    path::Path,
+};
+
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+use proxy_common::{
+    maps::{
+        backends::{Backend, flags::LOCAL},
+        frontends::{ClientClass, ClientRule, Frontend, FrontendKey, Kind, flags},
+        node_addresses::flags::NODE_PORTS,
+        slots::SlotRange,
+    },
+    proto,
+};
+use serde::Serialize;
+
+use super::{
+    ListArgs, Listed,
+    column::{Column, Shown, Value},
+    conn::open_connections,
+    filter::{Facets, Where},
+};
+use crate::{
+    cli::rows::{Names, Rows, Tables, socket},
+    dataplane::MapAddr,
+    model::{Algorithm, Mode},
+};
+
+/// `shunt service`
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    /// Show the addresses services answer on, their policies and their backends.
+    ///
+    /// A backend marked * runs on this node. CONNECTIONS are those whose packets are rewritten;
+    /// connections that socket LB translated when they were opened need no tracking and are not counted.
+    #[command(after_help = EXAMPLES)]
+    List(ListArgs<FrontendView>),
+}
+
+const EXAMPLES: &str = "Examples:
+  shunt service list
+  shunt service list --namespace shop -o wide
+  shunt service list --address 10.96.0.10 --port 53
+  shunt service list --kind NodePort --sort connections --reverse
+  shunt service list -o json | jq '.[] | select(.backends == [])'";
+
+/// Which frontends.
+#[derive(Debug, Default, Args)]
+pub struct ServiceFilter {
+    /// By what all lists have.
+    #[command(flatten)]
+    pub at: Where,
+    /// Only addresses of this kind.
+    #[arg(long, ignore_case = true, help_heading = "Filters")]
+    pub kind: Option<FrontendKind>,
+    /// Only what has a backend on this node.
+    #[arg(long, help_heading = "Filters")]
+    pub local: bool,
+    /// Only what has no backend.
+    #[arg(long, conflicts_with = "local", help_heading = "Filters")]
+    pub without_backends: bool,
+}
+
+/// A face of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+#[allow(missing_docs, reason = "the names are those of Kubernetes")]
+pub enum FrontendKind {
+    #[value(name = "ClusterIP")]
+    ClusterIp,
+    NodePort,
+    #[value(name = "ExternalIP")]
+    ExternalIp,
+    LoadBalancer,
+}
+
+impl FrontendKind {
+    fn kind(self) -> Kind {
+        match self {
+            FrontendKind::ClusterIp => Kind::CLUSTER_IP,
+            FrontendKind::NodePort => Kind::NODE_PORT,
+            FrontendKind::ExternalIp => Kind::EXTERNAL_IP,
+            FrontendKind::LoadBalancer => Kind::LOAD_BALANCER,
+        }
+    }
+}
+
+/// One address a service answers on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendView {
+    /// Namespace, name and port name.
+    pub service: String,
+    /// Key in the map `services`.
+    pub service_id: u32,
+    /// Which face of the service it is.
+    pub kind: &'static str,
+    /// The address; `*` for NodePorts.
+    pub address: String,
+    /// For NodePorts, the addresses that take them.
+    pub node_addresses: Vec<String>,
+    /// `IPv4` or `IPv6`.
+    pub family: &'static str,
+    /// The port; 0 where all ports are meant.
+    pub port: u16,
+    /// TCP, UDP, SCTP, or any.
+    pub protocol: &'static str,
+    /// The traffic policy that shows in the rules: the internal one for cluster IPs, else the external one.
+    pub policy: &'static str,
+    /// The way of connections from outside to backends on other nodes: `snat` or `dsr`.
+    pub mode: &'static str,
+    /// How a backend is drawn: `random` or `maglev`.
+    pub algorithm: &'static str,
+    /// How each class of clients is served.
+    pub rules: Rules,
+    /// Seconds a client sticks to its backend; 0 is off.
+    pub affinity_seconds: u32,
+    /// Open connections that packets are rewritten for.
+    pub connections: usize,
+    /// Who answers.
+    pub backends: Vec<BackendView>,
+}
+
+/// How each class of clients is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    /// Pods of the cluster.
+    pub pod: Vec<&'static str>,
+    /// Processes in the host's network.
+    pub node: Vec<&'static str>,
+    /// Everybody else.
+    pub external: Vec<&'static str>,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendView {
+    /// Address and port; a number in `?()` if the backend is missing.
+    pub address: String,
+    /// Runs on this node.
+    pub local: bool,
+    /// Open connections from this frontend that packets are rewritten for.
+    pub connections: usize,
+}
+
+/// Backends in a cell of the short table; a service may have thousands.
+const BACKENDS_SHOWN: usize = 4;
+
+impl Listed for FrontendView {
+    type Filter = ServiceFilter;
+
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column { name: "SERVICE", shown: Shown::Always, value: |v| v.service.as_str().into() },
+        Column { name: "KIND", shown: Shown::Always, value: |v| v.kind.into() },
+        Column { name: "FRONTEND", shown: Shown::Narrow, value: |v| v.with_port(&v.address).into() },
+        Column { name: "FRONTEND", shown: Shown::Wide, value: every_address },
+        Column { name: "PROTO", shown: Shown::Always, value: |v| v.protocol.into() },
+        Column { name: "POLICY", shown: Shown::Always, value: policy_and_balancer },
+        Column { name: "BACKENDS", shown: Shown::Narrow, value: some_backends },
+        Column { name: "BACKENDS", shown: Shown::Wide, value: every_backend },
+        Column { name: "CONNECTIONS", shown: Shown::Always, value: |v| v.connections.into() },
+        Column { name: "AFFINITY", shown: Shown::Wide, value: affinity },
+        Column { name: "POD", shown: Shown::Wide, value: |v| Value::words(v.rules.pod.iter().copied()) },
+        Column { name: "NODE", shown: Shown::Wide, value: |v| Value::words(v.rules.node.iter().copied()) },
+        Column {
+            name: "EXTERNAL",
+            shown: Shown::Wide,
+            value: |v| Value::words(v.rules.external.iter().copied()),
+        },
+        Column { name: "ID", shown: Shown::Wide, value: |v| u64::from(v.service_id).into() },
+    ];
+
+    fn read(bpffs: &Path, filter: &ServiceFilter) -> Result<Vec<Self>> {
+        let tables = Tables::read(bpffs, filter.at.numeric)?;
+        let mut views = frontends(&tables.v4, &tables.names);
+        views.extend(frontends(&tables.v6, &tables.names));
+        sort(&mut views);
+        Ok(views)
+    }
+
+    fn is_wanted(&self, filter: &ServiceFilter) -> bool {
+        let addresses = std::iter::once(&self.address).chain(&self.node_addresses);
+        let mut facets = Facets {
+            services: vec![&self.service],
+            addresses: addresses.filter_map(|address| address.parse::<IpAddr>().ok()).collect(),
+            ports: vec![self.port],
+            protocol: Some(self.protocol).filter(|_| self.port != 0),
+            family: self.family,
+        };
+        for backend in self.backends.iter().filter_map(|backend| backend.address.parse().ok()) {
+            let backend: std::net::SocketAddr = backend;
+            facets.addresses.push(backend.ip());
+            facets.ports.push(backend.port());
+        }
+        filter.at.admits(&facets)
+            && filter.kind.is_none_or(|kind| self.kind == kind.kind().name())
+            && (!filter.local || self.backends.iter().any(|backend| backend.local))
+            && (!filter.without_backends || (self.backends.is_empty() && self.port != 0))
+    }
+
+    /// Rows for a whole address only say that its other ports are refused.
+    fn is_detail(&self) -> bool {
+        self.port == 0
+    }
+}
+
+impl FrontendView {
+    fn with_port(&self, address: &str) -> String {
+        match self.port {
+            0 => address.to_owned(),
+            port if address.contains(':') => format!("[{address}]:{port}"),
+            port => format!("{address}:{port}"),
+        }
+    }
+}
+
+/// For NodePorts, the addresses that take them.
+fn every_address(view: &FrontendView) -> Value {
+    match &view.node_addresses[..] {
+        [] => view.with_port(&view.address).into(),
+        addresses => Value::Lines(addresses.iter().map(|address| view.with_port(address)).collect()),
+    }
+}
+
+/// The policy, and beside it what is not the default of the load balancer.
+fn policy_and_balancer(view: &FrontendView) -> Value {
+    let words = [(view.mode, Mode::default().name()), (view.algorithm, Algorithm::default().name())];
+    let differing = words.into_iter().filter(|(word, default)| word != default).map(|(word, _)| word);
+    Value::text(std::iter::once(view.policy).chain(differing).collect::<Vec<_>>().join(" "))
+}
+
+fn some_backends(view: &FrontendView) -> Value {
+    let mut lines: Vec<_> = view.backends.iter().take(BACKENDS_SHOWN).map(BackendView::marked).collect();
+    if view.backends.len() > BACKENDS_SHOWN {
+        lines.push(format!("… {} more", view.backends.len() - BACKENDS_SHOWN));
+    }
+    lines_or_none(view, lines)
+}
+
+fn every_backend(view: &FrontendView) -> Value {
+    let line = |backend: &BackendView| format!("{} ({})", backend.marked(), backend.connections);
+    lines_or_none(view, view.backends.iter().map(line).collect())
+}
+
+fn lines_or_none(view: &FrontendView, lines: Vec<String>) -> Value {
+    match view.port {
+        0 => Value::None,
+        _ if lines.is_empty() => "<none>".into(),
+        _ => Value::Lines(lines),
+    }
+}
+
+fn affinity(view: &FrontendView) -> Value {
+    match view.affinity_seconds {
+        0 => Value::None,
+        seconds => Value::Seconds(seconds.into()),
+    }
+}
+
+impl BackendView {
+    /// The address, with a mark if it is on this node.
+    fn marked(&self) -> String {
+        format!("{}{}", self.address, if self.local { " *" } else { "" })
+    }
+}
+
+/// All frontends of a family.
+pub fn frontends<A: MapAddr>(rows: &Rows<A>, names: &Names) -> Vec<FrontendView> {
+    let connections = Connections::of(rows);
+    rows.frontends.iter().map(|(key, row)| frontend(rows, names, &connections, key, row)).collect()
+}
+
+/// The order in which they are shown.
+pub fn sort(views: &mut [FrontendView]) {
+    let rank = |v: &FrontendView| {
+        ["Address", "ClusterIP", "NodePort", "ExternalIP"].iter().position(|k| *k == v.kind)
+    };
+    views.sort_by(|a, b| {
+        let key = |v: &FrontendView| (v.service.clone(), rank(v).unwrap_or(usize::MAX), v.address.clone());
+        (key(a), a.port, a.protocol).cmp(&(key(b), b.port, b.protocol))
+    });
+}
+
+/// Open connections.
+struct Connections<A> {
+    by_frontend: HashMap<FrontendKey<A>, usize>,
+    by_backend: HashMap<(FrontendKey<A>, u32), usize>,
+}
+
+impl<A: MapAddr> Connections<A> {
+    fn of(rows: &Rows<A>) -> Self {
+        let by_backend = open_connections(rows);
+        let mut by_frontend = HashMap::new();
+        for ((frontend, _), count) in &by_backend {
+            *by_frontend.entry(*frontend).or_default() += count;
+        }
+        Self { by_frontend, by_backend }
+    }
+}
+
+fn frontend<A: MapAddr>(
+    rows: &Rows<A>,
+    names: &Names,
+    connections: &Connections<A>,
+    key: &FrontendKey<A>,
+    row: &Frontend,
+) -> FrontendView {
+    let kind = Kind(row.kind);
+    let is_node_port = kind == Kind::NODE_PORT;
+    FrontendView {
+        service: names.of(row.service),
+        service_id: row.service,
+        kind: kind.name(),
+        address: if is_node_port { "*".into() } else { key.addr.into().to_string() },
+        node_addresses: if is_node_port { node_port_addresses(rows) } else { Vec::new() },
+        family: A::FAMILY.name(),
+        port: key.port,
+        protocol: proto::name(key.proto).unwrap_or("any"),
+        policy: policy(kind, row.rules),
+        mode: if has_rule(row, ClientRule::DSR) { Mode::Dsr } else { Mode::Snat }.name(),
+        algorithm: if row.flags & flags::MAGLEV == 0 { Algorithm::Random } else { Algorithm::Maglev }.name(),
+        rules: rules(row.rules),
+        affinity_seconds: row.affinity_secs,
+        connections: connections.by_frontend.get(key).copied().unwrap_or(0),
+        backends: backends(rows, connections, key, row),
+    }
+}
+
+/// True when clients of some class are served by a rule with `bits`.
+fn has_rule(row: &Frontend, bits: u32) -> bool {
+    let classes = [ClientClass::Pod, ClientClass::Node, ClientClass::External];
+    classes.into_iter().any(|class| ClientRule::of(row.rules, class).has(bits))
+}
+
+fn node_port_addresses<A: MapAddr>(rows: &Rows<A>) -> Vec<String> {
+    let mut taking: Vec<A> =
+        rows.node_addresses.iter().filter(|(_, flags)| flags & NODE_PORTS != 0).map(|(a, _)| *a).collect();
+    taking.sort();
+    taking.into_iter().map(|addr| addr.into().to_string()).collect()
+}
+
+fn policy(kind: Kind, rules: u32) -> &'static str {
+    let class = if kind == Kind::CLUSTER_IP { ClientClass::Pod } else { ClientClass::External };
+    if ClientRule::of(rules, class).has(ClientRule::LOCAL) { "Local" } else { "Cluster" }
+}
+
+fn rules(rules: u32) -> Rules {
+    let words = |class| {
+        let rule = ClientRule::of(rules, class);
+        let names = [
+            (ClientRule::LOCAL, "local"),
+            (ClientRule::SNAT, "snat"),
+            (ClientRule::DROP, "drop"),
+            (ClientRule::DENY, "deny"),
+            (ClientRule::DSR, "dsr"),
+        ];
+        names.into_iter().filter(|(bit, _)| rule.has(*bit)).map(|(_, name)| name).collect()
+    };
+    Rules {
+        pod: words(ClientClass::Pod),
+        node: words(ClientClass::Node),
+        external: words(ClientClass::External),
+    }
+}
+
+fn backends<A: MapAddr>(
+    rows: &Rows<A>,
+    connections: &Connections<A>,
+    key: &FrontendKey<A>,
+    row: &Frontend,
+) -> Vec<BackendView> {
+    // With direct server return the local range says whom other nodes may send to, not who is drawn.
+    let local = if has_rule(row, ClientRule::DSR) { SlotRange::default() } else { row.local };
+    let ids: HashSet<_> = [row.cluster, local].into_iter().flat_map(|range| rows.slots_of(range)).collect();
+    let mut found: Vec<_> = ids.into_iter().map(|id| (rows.backends.get(&id), id)).collect();
+    found.sort_by_key(|(backend, id)| (backend.map(|b| (b.addr, b.port)), *id));
+    let view = |(backend, id): (Option<&Backend<A>>, u32)| BackendView {
+        address: backend.map_or_else(|| format!("?({id})"), |b| socket(b.addr, b.port).to_string()),
+        local: backend.is_some_and(|b| b.flags & LOCAL != 0),
+        connections: connections.by_backend.get(&(*key, id)).copied().unwrap_or(0),
+    };
+    found.into_iter().map(view).collect()
+}
