@@ -3,7 +3,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::Result;
@@ -21,7 +21,7 @@ use crate::netns::Namespace;
 #[derive(Debug)]
 pub struct SharedControlPlane {
     // Processes go before the namespace they live in.
-    control_plane: ControlPlane,
+    control_plane: Mutex<ControlPlane>,
     namespace: Arc<Namespace>,
     content: Mutex<Content>,
 }
@@ -29,16 +29,39 @@ pub struct SharedControlPlane {
 impl SharedControlPlane {
     /// Starts it.
     pub fn start() -> Result<Self> {
+        Self::start_with(Options::default())
+    }
+
+    /// Starts it with these options.
+    pub fn start_with(options: Options) -> Result<Self> {
         let namespace = Namespace::create("control")?;
         namespace.ip("link set lo up\n")?;
-        let control_plane = ControlPlane::start(&namespace, Options::default())?;
+        let control_plane = ControlPlane::start(&namespace, options)?;
         control_plane.with_client(&namespace, async |client| {
             for object in readers_role() {
                 create(&client, &object).await?;
             }
             Ok(())
         })?;
-        Ok(Self { control_plane, namespace: Arc::new(namespace), content: Mutex::default() })
+        Ok(Self {
+            control_plane: Mutex::new(control_plane),
+            namespace: Arc::new(namespace),
+            content: Mutex::default(),
+        })
+    }
+
+    /// Ends the API server at once, as a crash would.
+    pub fn stop_api_server(&self) {
+        self.control_plane().stop_api_server();
+    }
+
+    /// Starts it again with the objects that it had, and waits until it is ready.
+    pub fn start_api_server(&self) -> Result<()> {
+        self.control_plane().start_api_server(&self.namespace)
+    }
+
+    fn control_plane(&self) -> MutexGuard<'_, ControlPlane> {
+        self.control_plane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes `objects` all there is, apart from what the API server makes itself. An object
@@ -46,20 +69,23 @@ impl SharedControlPlane {
     pub fn write(&self, objects: &[Value]) -> Result<bool> {
         let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
         let content = &mut *content;
-        self.control_plane.with_client(&self.namespace, async |client| content.write(&client, objects).await)
+        self.control_plane()
+            .with_client(&self.namespace, async |client| content.write(&client, objects).await)
     }
 
     /// Makes it reachable in `node` under the address in its kubeconfig. It has ServiceCIDRs
     /// from its start on, and cannot be without; so where a node is to see none, it has no
     /// right to, as under a role from the time before them.
     pub fn show_in(self: &Arc<Self>, node: &Namespace, service_cidrs: bool) -> Result<Shown> {
-        let address = ([127, 0, 0, 1], self.control_plane.ports.api_server).into();
+        let control_plane = self.control_plane();
+        let address = ([127, 0, 0, 1], control_plane.ports.api_server).into();
         let relay = Relay::start(node, Arc::clone(&self.namespace), address)?;
         let kubeconfig = if service_cidrs {
-            self.control_plane.kubeconfig()
+            control_plane.kubeconfig()
         } else {
-            self.control_plane.directory.join(READERS_KUBECONFIG)
+            control_plane.directory.join(READERS_KUBECONFIG)
         };
+        drop(control_plane);
         Ok(Shown { kubeconfig, control_plane: Arc::clone(self), _relay: relay })
     }
 }

@@ -242,6 +242,19 @@ impl Node {
         let (v4, v6) = (pod_v4(self.number, place), pod_v6(self.number, place));
         let name = format!("pod{}-{}", self.number, self.pods.len() + 1);
         let pod = Host::new(name, v4, v6)?;
+        self.plug(&pod)?;
+        self.pods.push(pod);
+        self.pods.last().context("a pod was just added")
+    }
+
+    /// Takes a pod's link away; its addresses and routes go with it.
+    pub fn unplug(&self, pod: usize) -> Result<()> {
+        self.host.netns.ip(&format!("link delete {}", self.pods[pod].name))
+    }
+
+    /// Gives a pod a link, with its addresses and routes.
+    pub fn plug(&self, pod: &Host) -> Result<()> {
+        let (v4, v6) = (pod.v4, pod.v6);
         self.host.netns.ip(Batch::default()
             .line(format!("link add {} type veth peer name eth0 netns {}", pod.name, pod.netns.name()))
             .line(format!("link set {} master cni0 up", pod.name))
@@ -253,9 +266,7 @@ impl Node {
             .line("link set eth0 up")
             .line(format!("route add default via {}", pod_v4(self.number, 1)))
             .line(format!("route add ::/0 via {NODE_V6} dev eth0"))
-            .as_str())?;
-        self.pods.push(pod);
-        self.pods.last().context("a pod was just added")
+            .as_str())
     }
 
     /// Starts servers of every kind in a pod.

@@ -3,6 +3,9 @@
 //! every datagram ([`tests::load`]). Needs root.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod api_server;
+mod links;
 mod load;
 mod restart;
+mod tampering;
 mod world;

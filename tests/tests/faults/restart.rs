@@ -1,18 +1,23 @@
 //! Agents end, by a supervisor or by a crash, and come back: nobody notices.
 
-use crate::world::{VICTIM, lossless, paths, two_nodes};
+use crate::world::{VICTIM, lossless, paths, soon_answer, two_nodes};
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use std::{thread, time::Duration};
 use tests::{
     agent::SocketLb,
-    load::{Kind, Load},
-    topology::cluster::Cluster,
+    load::{Kind, Load, Path},
+    manifests,
+    probe::Proto,
+    topology::cluster::{Cluster, Origin::Pod},
 };
 
 /// How long an agent lives that is killed while it starts, in ms: from before it has opened a
 /// pin to after it is in sync.
 const LIVES: [u64; 8] = [5, 30, 80, 150, 250, 400, 700, 1200];
+
+/// The ClusterIP of the service with a backend on each node.
+const WEB: &str = "10.96.0.10";
 
 fn restarts(socket_lb: SocketLb) -> Result<()> {
     let mut cluster = two_nodes(socket_lb)?;
@@ -63,4 +68,26 @@ fn an_agent_that_is_killed_while_it_starts_loses_nothing() -> Result<()> {
     start(&mut cluster)?;
     load.checkpoint("in sync at last")?;
     lossless(load, "killed while starting").map(drop)
+}
+
+#[test]
+fn changes_while_the_agent_is_away_are_made_up_for_without_a_loss() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::Off)?;
+    // A datagram that is on its way when its backend is taken away has nobody to answer it.
+    let stays =
+        |path: &Path| path.proto == Proto::Tcp || path.to.port() != 53 || path.to.ip().to_string() != WEB;
+    let paths: Vec<_> = paths()?.into_iter().filter(stays).collect();
+    let mut load = Load::start(&cluster, &paths)?;
+    cluster.nodes[VICTIM].agent.stop()?;
+    let mut objects = manifests::two_nodes()?;
+    let endpoints = &mut manifests::find(&mut objects, "EndpointSlice", "web-4")?["endpoints"];
+    endpoints.as_array_mut().into_iter().for_each(|endpoints| endpoints.truncate(1));
+    cluster.nodes[VICTIM].agent.write(&objects)?;
+    load.checkpoint("changes that nobody sees")?;
+    start(&mut cluster)?;
+    load.checkpoint("in sync")?;
+    // The stream to the endpoint that is gone goes on; new connections do not go there.
+    soon_answer(&cluster, Pod(VICTIM, 1), &format!("{WEB}:90"), &["pod1-1"])?;
+    load.checkpoint("new connections")?;
+    lossless(load, "changes while the agent was away").map(drop)
 }

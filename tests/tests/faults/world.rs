@@ -1,19 +1,29 @@
 //! What the tests of this tier have in common: two nodes, and traffic through node 2.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 use tests::{
     agent::{Agent, SocketLb},
     load::{Load, Path, Report},
     manifests,
+    probe::{Dial, Outcome, Proto},
     topology::cluster::{
         Cluster,
-        Origin::{Client, Node, Pod},
+        Origin::{self, Client, Node, Pod},
     },
 };
 
 /// The node whose agent has the faults. The backend of most paths is on the other one.
 pub(crate) const VICTIM: usize = 1;
+
+/// For conditions that hold before long, on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Two nodes whose agents serve `tests/manifests/two-nodes.yaml`.
 pub(crate) fn two_nodes(socket_lb: SocketLb) -> Result<Cluster> {
@@ -52,4 +62,37 @@ pub(crate) fn lossless(load: Load, what: &str) -> Result<Report> {
     println!("{what}:\n{report}\n");
     report.ensure_lossless().with_context(|| what.to_owned())?;
     Ok(report)
+}
+
+/// The servers that answer a number of connections, one after the other.
+pub(crate) fn servers(cluster: &Cluster, from: Origin, to: &str, count: u32) -> Result<BTreeSet<String>> {
+    let (host, worker) = cluster.host(from);
+    let to: SocketAddr = to.parse()?;
+    let proto = if to.port() == 80 { Proto::Http } else { Proto::Tcp };
+    let dial = Dial { count, timeout_ms: 1000, ..Dial::new(&host.netns, proto, to) };
+    let answered = |outcome| match outcome {
+        Outcome::Answered(answer) => Ok(answer.server),
+        other => anyhow::bail!("{from:?} → {to}: {other}"),
+    };
+    worker.dial(&dial)?.into_iter().map(answered).collect()
+}
+
+/// Waits until these servers and no others answer.
+pub(crate) fn soon_answer(cluster: &Cluster, from: Origin, to: &str, wanted: &[&str]) -> Result<()> {
+    soon(|| {
+        let found = servers(cluster, from, to, 12)?;
+        ensure!(found.iter().eq(wanted), "{from:?} → {to}: {found:?}, wanted {wanted:?}");
+        Ok(())
+    })
+}
+
+/// Tries until it works.
+pub(crate) fn soon<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + SOON;
+    loop {
+        match attempt() {
+            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            result => return result,
+        }
+    }
 }
