@@ -6,9 +6,10 @@ use core::arch::asm;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, lpm_trie::Key},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, lpm_trie::Key},
     helpers::generated as helper,
     macros::btf_map,
+    maps::ring_buf::RingBufEntry,
 };
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6,
@@ -17,11 +18,14 @@ use proxy_common::{
         affinity::{self, Affinity, AffinityKey},
         backends::{self, Backend},
         conntrack::{self, CtEntry, CtKey},
+        counters::{self, CounterKey, Traffic},
         device_status::{self, DeviceStatus},
         devices::{self, Device},
+        events::{self, Event, Trace},
         fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey},
         frontends::{self, Frontend, FrontendKey},
         node_addresses, service_cidrs,
+        service_drops::{self, ServiceDropKey},
         services::{self, ServiceRow},
         settings::Settings,
         slots,
@@ -46,6 +50,10 @@ type ServiceCidrs<A> = LpmTrie<A, u32, { service_cidrs::CAPACITY as usize }>;
 type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY as usize }>;
 type SourceRanges<A> = LpmTrie<ServiceAddr<A>, u32, { source_ranges::CAPACITY as usize }>;
 type Fragments<A> = LruHashMap<FragmentKey<A>, FragmentRow<A>, { fragments::CAPACITY as usize }>;
+type Opened = HashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
+/// Where rows of `conntrack` are put together: the stack has no room.
+type NewRows<A> = PerCpuArray<CtEntry<A>, 1>;
+type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows::CAPACITY as usize }>;
 
 /// What a row of `source_ranges` matches: `SourceRange` without the length, which aya's key has.
@@ -87,6 +95,8 @@ family! { Ip4:
     affinity = AFFINITY_V4: Affinities<Ip4>;
     fragments = FRAGMENTS_V4: Fragments<Ip4>;
     socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
+    opened = OPENED_V4: Opened;
+    new_rows = NEW_ROW_V4: NewRows<Ip4>;
 }
 
 family! { Ip6:
@@ -101,6 +111,8 @@ family! { Ip6:
     affinity = AFFINITY_V6: Affinities<Ip6>;
     fragments = FRAGMENTS_V6: Fragments<Ip6>;
     socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
+    opened = OPENED_V6: Opened;
+    new_rows = NEW_ROW_V6: NewRows<Ip6>;
 }
 
 #[btf_map]
@@ -109,6 +121,13 @@ static DEVICES: HashMap<u32, Device, { devices::CAPACITY as usize }, NO_PREALLOC
 static SETTINGS: Array<Settings, 1> = Array::new();
 #[btf_map]
 static DROPS: PerCpuArray<u64, { DropReason::ALL.len() }> = PerCpuArray::new();
+#[btf_map]
+static SERVICE_DROPS: LruHashMap<ServiceDropKey, u64, { service_drops::CAPACITY as usize }> =
+    LruHashMap::new();
+#[btf_map]
+static TRACE: Array<Trace, 1> = Array::new();
+#[btf_map]
+static EVENTS: RingBuf<Event, { events::CAPACITY as usize }> = RingBuf::new();
 #[btf_map]
 static REJECT_BUDGET: PerCpuArray<Budget, 1> = PerCpuArray::new();
 #[btf_map]
@@ -129,6 +148,13 @@ static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PR
 #[btf_map]
 static DEVICE_STATUS: HashMap<u32, DeviceStatus, { device_status::CAPACITY as usize }, NO_PREALLOC> =
     HashMap::new();
+
+/// Likewise.
+#[btf_map]
+static TRAFFIC_V4: TrafficTable = TrafficTable::new();
+/// Likewise.
+#[btf_map]
+static TRAFFIC_V6: TrafficTable = TrafficTable::new();
 
 /// A token bucket.
 #[repr(C)]
@@ -151,6 +177,8 @@ pub trait Tables: Addr {
     fn affinity() -> &'static Affinities<Self>;
     fn fragments() -> &'static Fragments<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
+    fn opened() -> &'static Opened;
+    fn new_rows() -> &'static NewRows<Self>;
 }
 
 /// What the address may be to us: bits of [`address_filter::flags`].
@@ -210,6 +238,14 @@ pub fn conntrack_claim<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
 #[inline(always)]
 pub fn conntrack_put<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> Result<(), DropReason> {
     A::conntrack().insert(key, entry, 0).map_err(|_| DropReason::ConntrackFull)
+}
+
+/// Room for a row that is not in the table yet.
+#[inline(always)]
+pub fn new_row<A: Tables>() -> Option<&'static mut CtEntry<A>> {
+    // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one that uses it:
+    // those of devices run with softirqs off.
+    A::new_rows().get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 
 /// The flags of an address the host owns.
@@ -319,6 +355,46 @@ pub fn device(ifindex: u32) -> Option<&'static Device> {
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
+}
+
+/// Counts a connection that was opened.
+#[inline(always)]
+pub fn count_opened<A: Tables>(key: &CounterKey) {
+    if let Some(count) = A::opened().get_ptr_mut(key) {
+        return add_one(count);
+    }
+    // Two CPUs may open the first connections at once; then one of them is not counted.
+    let _ = A::opened().insert(key, &1, u64::from(BPF_NOEXIST));
+}
+
+/// Counts a refusal, also by service; 0 is none.
+#[inline(always)]
+pub fn count_refusal(service: u32, reason: DropReason) {
+    count_drop(reason);
+    let key = ServiceDropKey { service, reason: reason as u32 };
+    if let Some(count) = SERVICE_DROPS.get_ptr_mut(&key) {
+        return add_one(count);
+    }
+    let _ = SERVICE_DROPS.insert(&key, &1, u64::from(BPF_NOEXIST));
+}
+
+#[inline(always)]
+fn add_one(count: *mut u64) {
+    // SAFETY: an aligned u64 of a map row, which stays in place until the program ends; the standard
+    // library has no atomic operations for this target.
+    unsafe { asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1u64, options(nostack)) };
+}
+
+/// What is listened to.
+#[inline(always)]
+pub fn trace() -> Option<&'static Trace> {
+    TRACE.get(0)
+}
+
+/// Room for an event; none if listeners are behind.
+#[inline(always)]
+pub fn reserve_event() -> Option<RingBufEntry<Event>> {
+    EVENTS.reserve(0)
 }
 
 #[inline(always)]

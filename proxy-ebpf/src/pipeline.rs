@@ -13,6 +13,7 @@ use proxy_common::{
     DropReason, Tuple,
     maps::{
         conntrack::{CtKey, EGRESS, INGRESS, Role, flags},
+        events::{self, Hook},
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
         tails::Tail,
     },
@@ -24,7 +25,8 @@ use crate::{
     packet::{Buffer, Packet},
     stage::{
         classify::{self, PodRange},
-        conntrack, encap,
+        conntrack::{self, Arrival, Owner},
+        encap,
         lookup::{lookup, may_enter, may_leave},
         nat,
         network::Network,
@@ -32,6 +34,7 @@ use crate::{
         reject,
         select::{Refusal, hash, select},
         snat::{self, SnatAddress},
+        trace,
     },
 };
 
@@ -44,12 +47,14 @@ pub struct Verdict {
     pub output: Output,
     /// It was refused, and why; if it goes on all the same, it is the answer to its sender.
     pub refused: Option<DropReason>,
+    /// The service that was asked for in vain, 0 if none is known.
+    pub service: u32,
 }
 
 impl From<Output> for Verdict {
     #[inline(always)]
     fn from(output: Output) -> Self {
-        Self { output, refused: None }
+        Self { output, refused: None, service: 0 }
     }
 }
 
@@ -59,7 +64,7 @@ impl From<Result<Output, DropReason>> for Verdict {
     fn from(result: Result<Output, DropReason>) -> Self {
         match result {
             Ok(output) => output.into(),
-            Err(reason) => Self { output: Output::DROP, refused: Some(reason) },
+            Err(reason) => Self { output: Output::DROP, refused: Some(reason), service: 0 },
         }
     }
 }
@@ -90,7 +95,7 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     let back = Output::by(How::Transmit, packet.ifindex());
     match enter(packet, &parsed) {
         Ok(output) => output.into(),
-        Err(refusal) => refuse(packet, &parsed, &refusal, back),
+        Err(refusal) => refuse(packet, &parsed, &refusal, Hook::INGRESS, back),
     }
 }
 
@@ -117,7 +122,7 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     let back = Output::by(How::Receive, packet.ifindex());
     match leave(packet, &parsed) {
         Ok(output) => output.into(),
-        Err(refusal) => refuse(packet, &parsed, &refusal, back),
+        Err(refusal) => refuse(packet, &parsed, &refusal, Hook::EGRESS, back),
     }
 }
 
@@ -129,12 +134,20 @@ fn go_on_in<P: Packet>(packet: &P, tail: Tail) -> Verdict {
 }
 
 #[inline(always)]
-fn refuse<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusal, back: Output) -> Verdict {
+fn refuse<P: Buffer, A: Family>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    refusal: &Refusal,
+    hook: Hook,
+    back: Output,
+) -> Verdict {
+    let service = refusal.service;
+    trace::refused(&Arrival::uncounted(packet, hook), &parsed.tuple, service, refusal.reason);
     if !refusal.reject {
-        return Verdict { output: Output::DROP, refused: Some(refusal.reason) };
+        return Verdict { output: Output::DROP, refused: Some(refusal.reason), service };
     }
     if !reject::within_budget() {
-        return Verdict { output: Output::DROP, refused: Some(DropReason::RejectRateLimited) };
+        return Verdict { output: Output::DROP, refused: Some(DropReason::RejectRateLimited), service };
     }
     let answered = if refusal.mtu == 0 {
         reject::reject(packet, parsed)
@@ -142,7 +155,7 @@ fn refuse<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, refusal: &Refusa
         reject::too_big(packet, parsed, refusal.mtu)
     };
     let answered = answered.unwrap_or(false);
-    Verdict { output: if answered { back } else { Output::DROP }, refused: Some(refusal.reason) }
+    Verdict { output: if answered { back } else { Output::DROP }, refused: Some(refusal.reason), service }
 }
 
 /// What becomes of a packet at a hook.
@@ -164,7 +177,7 @@ impl<A: Family> Passage<A> {
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
-    let entry = entry_of(parsed, packet.ifindex())?;
+    let entry = entry_of(packet, parsed)?;
     if parsed.transport.is_fragment() {
         return Ok(go_on_in(packet, Tail::InFragment).output);
     }
@@ -182,25 +195,46 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
     Ok(Output::CONTINUE)
 }
 
-/// Finds the connection of a packet that came in on `ifindex`, or opens it.
+/// Finds the connection of a packet that came in, or opens it.
 #[inline(always)]
-fn entry_of<A: Family>(parsed: &Parsed<A>, ifindex: u32) -> Result<Passage<A>, Refusal> {
-    if let Some(row) = conntrack::find(parsed, INGRESS) {
+fn entry_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
+    let arrival = Arrival::at(packet, P::ENTRY);
+    if let Some(row) = conntrack::find(&arrival, parsed, INGRESS) {
+        if row.role == Role::LEAVE.0 {
+            return Ok(Passage::not_ours(parsed));
+        }
         return Ok(Passage { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
     }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
+    match frontend_of(parsed)? {
+        Some(frontend) => connect(&arrival, parsed, frontend).map_err(|refusal| refusal.of(frontend.service)),
+        None => Ok(Passage::not_ours(parsed)),
+    }
+}
+
+/// Opens a connection to a frontend.
+#[inline(always)]
+fn connect<A: Family>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    frontend: &Frontend,
+) -> Result<Passage<A>, Refusal> {
     let client = parsed.tuple.src;
     if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
         return Err(DropReason::SourceNotAllowed.into());
     }
-    let class = classify::classify(&client, ifindex);
+    let class = classify::classify(&client, arrival.ifindex);
     let choice = select(frontend, class, &client, hash(frontend, &parsed.tuple))?;
-    if choice.dsr {
-        let target = conntrack::create_dsr(parsed, frontend.service, &choice)?;
-        return Ok(Passage { target, role: Role::DSR.0, ifindex: 0 });
-    }
-    let target = conntrack::create(parsed, frontend.service, &choice)?;
-    Ok(Passage { target, role: Role::DNAT.0, ifindex: 0 })
+    let (target, role, marks) = if choice.dsr {
+        (conntrack::create_dsr(arrival, parsed, frontend, &choice)?, Role::DSR.0, events::flags::DSR)
+    } else {
+        (
+            conntrack::create(arrival, parsed, frontend, &choice)?,
+            Role::DNAT.0,
+            if choice.snat { events::flags::SNAT } else { 0 },
+        )
+    };
+    trace::opened(arrival, &parsed.tuple, &target, Owner::new(frontend, choice.id), marks);
+    Ok(Passage { target, role, ifindex: 0 })
 }
 
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
@@ -224,7 +258,8 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
 /// Finds the connection of a packet that leaves; opens it for a process of this host.
 #[inline(always)]
 fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
-    if let Some(row) = conntrack::find(parsed, EGRESS) {
+    let arrival = Arrival::at(packet, Hook::EGRESS);
+    if let Some(row) = conntrack::find(&arrival, parsed, EGRESS) {
         let role = row.role;
         let target = if row.flags & flags::SNAT_PENDING != 0 {
             snat::complete(row, &parsed.tuple, packet.ifindex())?
@@ -238,7 +273,8 @@ fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passa
         return Ok(Passage::not_ours(parsed));
     }
     let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
-    let (target, ifindex) = connect_from_host(packet, parsed, frontend)?;
+    let connected = connect_from_host(packet, &arrival, parsed, frontend);
+    let (target, ifindex) = connected.map_err(|refusal| refusal.of(frontend.service))?;
     Ok(Passage { target, role: Role::HOST.0, ifindex })
 }
 
@@ -252,6 +288,7 @@ fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend
 #[inline(always)]
 fn connect_from_host<P: Packet, A: Family>(
     packet: &P,
+    arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
 ) -> Result<(Tuple<A>, u32), Refusal> {
@@ -261,13 +298,16 @@ fn connect_from_host<P: Packet, A: Family>(
     let out = output::route(packet, &target)?;
     let reply_to = original.reversed();
     // One row for both directions in turn: the stack has room for 512 bytes.
-    let mut row = conntrack::row(frontend.service, choice.id, &reply_to, Role::REV_HOST, flags::SNAT);
+    let owner = Owner::new(frontend, choice.id);
+    let mut row = conntrack::row(owner, &reply_to, Role::REV_HOST, flags::SNAT);
     row.ifindex = packet.ifindex();
     target.src = snat::address::<A>(out)?;
     snat::claim(&mut target, &row)?;
     row.set_target(&target);
     row.role = Role::HOST.0;
-    row.tcp_flags = parsed.tcp_flags;
+    conntrack::first(arrival, parsed, &mut row);
     maps::conntrack_put(&CtKey::new(original, EGRESS), &row)?;
+    owner.count::<A>();
+    trace::opened(arrival, original, &target, owner, events::flags::SNAT);
     Ok((target, out))
 }

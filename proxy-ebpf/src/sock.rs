@@ -11,8 +11,9 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use proxy_common::{
-    Addr as _, Ip4, Ip6,
+    Addr as _, Ip4, Ip6, Tuple,
     maps::{
+        events::Hook,
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
         socket_lb_exempt::DEPTH,
@@ -24,8 +25,10 @@ use crate::{
     maps::{self, Tables},
     stage::{
         classify,
+        conntrack::Owner,
         lookup::lookup,
         select::{Refusal, chance, select},
+        trace::{self, Call},
     },
 };
 
@@ -228,11 +231,14 @@ fn translate<A: Client>(
     // SAFETY: the helper takes this kind of context.
     let netns = unsafe { helper::bpf_get_netns_cookie(ctx.as_ptr()) };
     let Some(class) = classify::classify_socket(netns) else { return ALLOW };
+    let client: A = client(ctx, netns);
+    let call = Call { cookie, hook: if stage == Stage::Send { Hook::SEND } else { Hook::CONNECT } };
+    let from = Tuple { src: client, dst: peer.addr, sport: 0, dport: peer.port, proto };
     let frontend = match lookup(peer.addr, peer.port, proto) {
         Ok(None) => return ALLOW,
         _ if is_exempt() => return ALLOW,
         Ok(Some(frontend)) => frontend,
-        Err(refusal) => return refuse(refusal),
+        Err(refusal) => return refuse(&call, &from, &refusal),
     };
     if frontend.flags & SOURCE_RANGES != 0 && class != ClientClass::Node {
         // Whether a pod is in the ranges shows in its packets: a socket may have no address yet.
@@ -245,7 +251,6 @@ fn translate<A: Client>(
         replace(known);
         return ALLOW;
     }
-    let client: A = client(ctx, netns);
     match select(frontend, class, &client, chance()) {
         // Nothing leaves the host from a loopback address: only the packet path can give it another.
         Ok(choice) if client.is_loopback() && !choice.backend.addr.is_loopback() => ALLOW,
@@ -262,10 +267,14 @@ fn translate<A: Client>(
                 maps::put_socket_flow(&there, &flow(&backend));
             }
             maps::put_socket_flow(&key(&backend, TO_FRONTEND), &flow(&peer));
+            let owner = Owner::new(frontend, choice.id);
+            owner.count::<A>();
+            let to = Tuple { dst: backend.addr, dport: backend.port, ..from };
+            trace::translated(&call, &from, &to, owner);
             replace(backend);
             ALLOW
         }
-        Err(refusal) => refuse(refusal),
+        Err(refusal) => refuse(&call, &from, &refusal.of(frontend.service)),
     }
 }
 
@@ -300,11 +309,12 @@ fn known_backend<A: Tables>(key: &SocketFlowKey<A>, frontend: &Frontend) -> Opti
 /// Connection refused, as a reset or an ICMP error would have it. What is to be met with
 /// silence is left to the packet path.
 #[inline(always)]
-fn refuse(refusal: Refusal) -> i32 {
+fn refuse<A: Tables>(call: &Call, from: &Tuple<A>, refusal: &Refusal) -> i32 {
     if !refusal.reject {
         return ALLOW;
     }
-    maps::count_drop(refusal.reason);
+    maps::count_refusal(refusal.service, refusal.reason);
+    trace::turned_away(call, from, refusal.service, refusal.reason);
     // SAFETY: the helper has no preconditions in these hooks (kernel 5.18 and later).
     unsafe { helper::bpf_set_retval(-ECONNREFUSED) };
     REFUSE

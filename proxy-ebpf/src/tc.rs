@@ -71,7 +71,7 @@ entry_points! {
 #[inline(always)]
 fn act(ctx: &TcContext, ifindex: u32, verdict: Verdict) -> i32 {
     if let Some(reason) = verdict.refused {
-        maps::count_drop(reason);
+        maps::count_refusal(verdict.service, reason);
         debug!(ctx, "refused a packet on interface {}: reason {}", ifindex, reason as u32);
     }
     let Output { how, ifindex } = verdict.output;

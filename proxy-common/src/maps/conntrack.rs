@@ -14,7 +14,8 @@
 //! process that went past the socket hooks has two rows that do both steps at once:
 //! `HOST` at egress (node → frontend becomes node → backend) and `REV_HOST` at ingress. A
 //! connection by direct server return has one row at the node that the client reached, `DSR`
-//! at ingress, and `DNAT` and `REV_DNAT` at the node of its backend.
+//! at ingress, and `DNAT` and `REV_DNAT` at the node of its backend. A connection that
+//! netfilter translates, from before the agent took over, has one row: `LEAVE` at ingress.
 
 use super::{assert_size, pod};
 use crate::{
@@ -96,15 +97,19 @@ pub struct CtEntry<A> {
     pub flags: u8,
     /// TCP flags seen on this row's packets, or-ed (RFC 9293 §3.1, the low byte).
     pub tcp_flags: u8,
-    /// Zero.
-    pub pad: u8,
+    /// The [`Kind`](super::frontends::Kind) of the frontend.
+    pub kind: u8,
     /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet.
     pub ifindex: u32,
     /// The kernel's count of timer ticks when `last_seen` was last looked at, its low half.
     pub ticks: u32,
+    /// Packets that matched, segments of an offloaded one each. Two CPUs may lose some between them.
+    pub packets: u64,
+    /// Their bytes from the IP header on; a train of segments counts its headers once.
+    pub bytes: u64,
 }
 
-assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40, CtEntry<Ip4> = 40, CtEntry<Ip6> = 64);
+assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40, CtEntry<Ip4> = 56, CtEntry<Ip6> = 80);
 pod!(CtKey<A>, CtEntry<A>);
 
 impl<A: Addr> CtEntry<A> {
@@ -153,6 +158,10 @@ impl Role {
     /// Forward direction of a connection whose replies leave from the backend's node (direct
     /// server return): the packet stays as it is and is sent to `dst`, encapsulated.
     pub const DSR: Role = Role(6);
+
+    /// The packet goes on as it came: netfilter translates this connection since before the agent
+    /// did. Service and backend are 0.
+    pub const LEAVE: Role = Role(7);
 
     /// No row has it: the packet is not ours.
     pub const NONE: Role = Role(0xff);

@@ -9,12 +9,15 @@ pub mod address_filter;
 pub mod affinity;
 pub mod backends;
 pub mod conntrack;
+pub mod counters;
 pub mod device_status;
 pub mod devices;
+pub mod events;
 pub mod fragments;
 pub mod frontends;
 pub mod node_addresses;
 pub mod service_cidrs;
+pub mod service_drops;
 pub mod services;
 pub mod settings;
 pub mod slots;
@@ -24,7 +27,7 @@ pub mod source_ranges;
 pub mod tails;
 
 /// Part of the path under which maps are pinned.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

@@ -12,15 +12,44 @@ use core::ffi::c_void;
 
 use proxy_common::{
     DropReason,
+    maps::events::Hook,
     packet::{Bytes, headers},
 };
 
+/// Reads a 32-bit field of a program's context.
+///
+/// One instruction, for the verifier wants the offset in it: the compiler may add the offset to
+/// the pointer beforehand, where several fields are read ("dereference of modified ctx ptr").
+macro_rules! context_field {
+    ($context:expr, $type:ty, $field:ident) => {{
+        let context: *mut $type = $context;
+        let value: u64;
+        // SAFETY: the context is valid while the program runs, and the field is four bytes long.
+        unsafe {
+            core::arch::asm!(
+                "{value} = *(u32 *)({context} + {offset})",
+                value = out(reg) value,
+                context = in(reg) context,
+                offset = const core::mem::offset_of!($type, $field),
+                options(pure, readonly, nostack)
+            )
+        };
+        value as u32
+    }};
+}
+pub(crate) use context_field;
+
 /// A packet under a hook.
 pub trait Packet: Bytes {
+    /// The hook at which packets enter the host's stack.
+    const ENTRY: Hook;
+
     /// The program's context, for helpers that ask for it.
     fn context(&self) -> *mut c_void;
     /// Payload of each segment of an offloaded packet, 0 of any other.
     fn segment_size(&self) -> u32;
+    /// Packets it is or will be on the wire.
+    fn wire_packets(&self) -> u32;
     /// Interface whose hook this is.
     fn ifindex(&self) -> u32;
     /// Interface it came in on, 0 if this host made it.

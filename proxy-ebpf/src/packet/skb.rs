@@ -13,6 +13,7 @@ use aya_ebpf::{
 };
 use proxy_common::{
     DropReason,
+    maps::events::Hook,
     packet::{
         Bytes, MAX_OFFSET,
         headers::{Header, Ipv4},
@@ -20,7 +21,7 @@ use proxy_common::{
     },
 };
 
-use super::{Buffer, L4Change, Packet};
+use super::{Buffer, L4Change, Packet, context_field};
 
 /// `bpf_l4_csum_replace`: the addresses are IPv6. Kernels before 6.16 do not know it.
 const BPF_F_IPV6: u64 = 1 << 7;
@@ -84,8 +85,7 @@ impl<L: Link> Bytes for Skb<L> {
 
     #[inline(always)]
     fn len(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).len }
+        context_field!(self.skb, __sk_buff, len)
     }
 
     #[inline(always)]
@@ -117,6 +117,8 @@ impl<L: Link> Bytes for Skb<L> {
 }
 
 impl<L: Link> Packet for Skb<L> {
+    const ENTRY: Hook = Hook::INGRESS;
+
     #[inline(always)]
     fn context(&self) -> *mut c_void {
         self.skb.cast()
@@ -124,20 +126,23 @@ impl<L: Link> Packet for Skb<L> {
 
     #[inline(always)]
     fn segment_size(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).gso_size }
+        context_field!(self.skb, __sk_buff, gso_size)
+    }
+
+    #[inline(always)]
+    fn wire_packets(&self) -> u32 {
+        let segments = context_field!(self.skb, __sk_buff, gso_segs);
+        if segments == 0 { 1 } else { segments }
     }
 
     #[inline(always)]
     fn ifindex(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).ifindex }
+        context_field!(self.skb, __sk_buff, ifindex)
     }
 
     #[inline(always)]
     fn ingress_ifindex(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.skb).ingress_ifindex }
+        context_field!(self.skb, __sk_buff, ingress_ifindex)
     }
 
     #[inline(always)]

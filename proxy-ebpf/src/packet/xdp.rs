@@ -5,13 +5,14 @@ use core::{arch::asm, ffi::c_void, marker::PhantomData};
 use aya_ebpf::{bindings::xdp_md, helpers::generated as helper, programs::XdpContext};
 use proxy_common::{
     DropReason, checksum,
+    maps::events::Hook,
     packet::{
         Bytes, MAX_OFFSET,
         headers::{Header, Macs},
     },
 };
 
-use super::{L4Change, Packet};
+use super::{L4Change, Packet, context_field};
 
 /// How the Ethernet frames that a program handles begin.
 pub trait Framing {
@@ -119,6 +120,8 @@ impl<F: Framing> Bytes for Frame<F> {
 }
 
 impl<F: Framing> Packet for Frame<F> {
+    const ENTRY: Hook = Hook::XDP;
+
     #[inline(always)]
     fn context(&self) -> *mut c_void {
         self.ctx.cast()
@@ -130,9 +133,13 @@ impl<F: Framing> Packet for Frame<F> {
     }
 
     #[inline(always)]
+    fn wire_packets(&self) -> u32 {
+        1
+    }
+
+    #[inline(always)]
     fn ifindex(&self) -> u32 {
-        // SAFETY: the context is valid while the program runs.
-        unsafe { (*self.ctx).ingress_ifindex }
+        context_field!(self.ctx, xdp_md, ingress_ifindex)
     }
 
     #[inline(always)]

@@ -8,7 +8,10 @@
 
 use proxy_common::{
     Tuple,
-    maps::conntrack::{EGRESS, Role, flags},
+    maps::{
+        conntrack::{EGRESS, Role, flags},
+        events::Hook,
+    },
     packet::{Bytes as _, Parsed, headers::Macs, parse},
 };
 
@@ -16,7 +19,12 @@ use super::{Family, entry_of};
 use crate::{
     maps,
     packet::{Frame, Framing, Packet as _},
-    stage::{conntrack, encap, forward, lookup::may_enter, nat, route, snat},
+    stage::{
+        conntrack::{self, Arrival},
+        encap, forward,
+        lookup::may_enter,
+        nat, route, snat,
+    },
 };
 
 /// What became of a frame.
@@ -49,7 +57,7 @@ pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
         return Forwarded::UP;
     }
     // A refusal is the tc program's to make: it counts and answers.
-    let Ok(entry) = entry_of(&parsed, frame.ifindex()) else { return Forwarded::UP };
+    let Ok(entry) = entry_of(frame, &parsed) else { return Forwarded::UP };
     match Role(entry.role) {
         Role::DSR => encapsulate(frame, &parsed, &entry.target),
         Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &entry.target),
@@ -74,7 +82,7 @@ fn translate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, entere
         return Forwarded::UP;
     }
     let mut last = *entered;
-    if let Some(row) = conntrack::follow(entered, EGRESS, parsed.tcp_flags) {
+    if let Some(row) = conntrack::follow(&Arrival::at(frame, Hook::XDP), entered, EGRESS, parsed.tcp_flags) {
         if row.flags & flags::SNAT_PENDING == 0 {
             last = row.target(entered.proto);
         } else if let Ok(target) = snat::complete(row, entered, route.ifindex) {

@@ -17,7 +17,8 @@ use crate::{
     maps,
     packet::{Buffer, Inner, Packet},
     stage::{
-        conntrack, decap,
+        conntrack::{self, Arrival},
+        decap,
         output::{self, How, Output},
         route::{self, Answer},
     },
@@ -36,7 +37,8 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     let inner = Inner::<P, A>::of(packet);
     let Some(transport) = A::transport(&inner) else { return Output::CONTINUE.into() };
     let client = transport.src;
-    match admit(&inner, transport, &outer.dst) {
+    let arrival = Arrival::uncounted(packet, P::ENTRY);
+    match admit(&arrival, &inner, transport, &outer.dst) {
         Ok(true) => {}
         Ok(false) => return Output::CONTINUE.into(),
         Err(reason) => return Err(reason).into(),
@@ -50,12 +52,13 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
 /// True if the inner packet is ours; its connection is then known.
 #[inline(always)]
 fn admit<P: Packet, A: Family>(
+    arrival: &Arrival,
     inner: &Inner<P, A>,
     transport: Transport<A>,
     backend: &A,
 ) -> Result<bool, DropReason> {
     if transport.fragment_offset == 0 && transport.proto != A::ICMP {
-        return parse(inner, transport).map_or(Ok(false), |parsed| connect(&parsed, backend));
+        return parse(inner, transport).map_or(Ok(false), |parsed| connect(arrival, &parsed, backend));
     }
     // It has no ports of its own. Whether it belongs to a connection is found out further on.
     // Nobody sends by this way what goes to an address of this host; another tunnel may.
@@ -65,8 +68,8 @@ fn admit<P: Packet, A: Family>(
 
 /// Opens the connection unless it is known; false if it would not be ours.
 #[inline(always)]
-fn connect<A: Family>(parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReason> {
-    if conntrack::find(parsed, INGRESS).is_some_and(|row| row.role == Role::DNAT.0) {
+fn connect<A: Family>(arrival: &Arrival, parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReason> {
+    if conntrack::find(arrival, parsed, INGRESS).is_some_and(|row| row.role == Role::DNAT.0) {
         return Ok(true);
     }
     // A tunnel of somebody else.
@@ -78,7 +81,7 @@ fn connect<A: Family>(parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReaso
     };
     // A NodePort is reached at the address of the node that the client came to.
     maps::admit_address(&parsed.tuple.dst);
-    conntrack::create(parsed, frontend.service, &choice)?;
+    conntrack::create(arrival, parsed, frontend, &choice)?;
     Ok(true)
 }
 

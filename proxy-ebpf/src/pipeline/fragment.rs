@@ -4,6 +4,7 @@ use proxy_common::{
     DropReason, Tuple,
     maps::{
         conntrack::{CtKey, EGRESS, INGRESS, Role},
+        events::Hook,
         fragments::{Fate, FragmentKey, FragmentRow},
     },
     packet::{Parsed, Transport, parse},
@@ -45,10 +46,11 @@ fn by_place<P: Buffer, A: Family>(packet: &P, hook: u8) -> Verdict {
     }
     match parse(packet, fragment) {
         Some(parsed) => {
-            let back = if hook == INGRESS { How::Transmit } else { How::Receive };
+            let (at, back) =
+                if hook == INGRESS { (P::ENTRY, How::Transmit) } else { (Hook::EGRESS, How::Receive) };
             match first(packet, &parsed, hook) {
                 Ok(output) => output.into(),
-                Err(refusal) => refuse(packet, &parsed, &refusal, Output::by(back, packet.ifindex())),
+                Err(refusal) => refuse(packet, &parsed, &refusal, at, Output::by(back, packet.ifindex())),
             }
         }
         None => not_ours(packet, fragment, hook),
@@ -78,6 +80,7 @@ fn first<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, hook: u8) -> Resu
 fn fate_of(role: Role) -> Fate {
     match role {
         Role::DSR => Fate::ENCAPSULATE,
+        Role::LEAVE => Fate::PASS,
         Role::REV_HOST => Fate::TO_HOST,
         Role::HOST => Fate::FROM_HOST,
         _ => Fate::REWRITE,
@@ -127,7 +130,11 @@ fn later<P: Buffer, A: Family>(packet: &P, fragment: Transport<A>, hook: u8) -> 
             Early::Pass => return Output::CONTINUE.into(),
             Early::Held => return Output::DROP.into(),
             Early::Lost => {
-                return Verdict { output: Output::CONTINUE, refused: Some(DropReason::FragmentNotHeld) };
+                return Verdict {
+                    output: Output::CONTINUE,
+                    refused: Some(DropReason::FragmentNotHeld),
+                    service: 0,
+                };
             }
             Early::Known => {}
         }

@@ -17,3 +17,4 @@ pub mod reject;
 pub mod route;
 pub mod select;
 pub mod snat;
+pub mod trace;

@@ -30,17 +30,25 @@ pub struct Refusal {
     pub reject: bool,
     /// The client is told the size that fits, unless it is 0.
     pub mtu: u32,
+    /// The service that was asked for, 0 if none is known.
+    pub service: u32,
 }
 
 impl Refusal {
     #[inline(always)]
     pub fn reject(reason: DropReason) -> Self {
-        Self { reason, reject: true, mtu: 0 }
+        Self { reason, reject: true, mtu: 0, service: 0 }
     }
 
     #[inline(always)]
     pub fn too_big(mtu: u32) -> Self {
-        Self { reason: DropReason::PacketTooBig, reject: true, mtu }
+        Self { reason: DropReason::PacketTooBig, reject: true, mtu, service: 0 }
+    }
+
+    /// The same, of a service.
+    #[inline(always)]
+    pub fn of(self, service: u32) -> Self {
+        Self { service, ..self }
     }
 }
 
@@ -48,7 +56,7 @@ impl Refusal {
 impl From<DropReason> for Refusal {
     #[inline(always)]
     fn from(reason: DropReason) -> Self {
-        Self { reason, reject: false, mtu: 0 }
+        Self { reason, reject: false, mtu: 0, service: 0 }
     }
 }
 

@@ -9,7 +9,10 @@ use proxy_common::{
     },
 };
 
-use super::conntrack;
+use super::{
+    conntrack::{self, Owner},
+    trace,
+};
 use crate::maps::{self, Tables};
 
 /// Ports tried before a connection is given up.
@@ -65,11 +68,13 @@ pub fn complete<A: Tables + SnatAddress>(
     ifindex: u32,
 ) -> Result<Tuple<A>, DropReason> {
     let row_flags = entry.flags & !flags::SNAT_PENDING;
-    let reply = conntrack::row(entry.service, entry.backend, &forward.reversed(), Role::REV_SNAT, row_flags);
+    let owner = Owner { service: entry.service, backend: entry.backend, kind: entry.kind };
+    let reply = conntrack::row(owner, &forward.reversed(), Role::REV_SNAT, row_flags);
     let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };
     claim(&mut target, &reply)?;
     entry.src = target.src;
     entry.sport = target.sport;
     entry.flags = row_flags;
+    trace::masqueraded(ifindex, forward, &target, owner);
     Ok(target)
 }

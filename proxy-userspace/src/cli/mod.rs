@@ -9,6 +9,7 @@ pub mod list;
 pub mod output;
 pub mod rows;
 pub mod table;
+pub mod trace;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -68,6 +69,12 @@ pub enum Command {
     /// Look at what was refused, and why.
     #[command(subcommand)]
     Drop(DropCommand),
+    /// Watch connections as they are opened and refused.
+    ///
+    /// Shows which hook met them, the frontend, the backend that was chosen, what is rewritten, and
+    /// why something is refused.
+    #[command(after_help = trace::EXAMPLES)]
+    Trace(trace::TraceArgs),
     /// Look at configuration files.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -85,6 +92,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Affinity(AffinityCommand::List(args)) => list::run(&args),
         Command::Device(DeviceCommand::List(args)) => list::run(&args),
         Command::Drop(DropCommand::List(args)) => list::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Config(command) => config::run(&command),
     }
 }

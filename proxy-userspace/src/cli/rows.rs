@@ -142,6 +142,11 @@ impl Names {
         Ok(Self::new(rows.iter().map(|(id, row)| (*id, row.name().to_owned())).collect(), numeric))
     }
 
+    /// True if somebody left a name for the service.
+    pub fn knows(&self, id: u32) -> bool {
+        self.names.contains_key(&id)
+    }
+
     /// What to show for a service.
     pub fn of(&self, id: u32) -> String {
         match self.names.get(&id) {

@@ -10,6 +10,7 @@ use proxy_common::{
     maps::{
         backends::Backend,
         conntrack::{CtEntry, CtKey},
+        counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
         services::ServiceRow,
@@ -93,6 +94,10 @@ pub struct MemoryFamily<A> {
     pub conntrack: Vec<(CtKey<A>, CtEntry<A>)>,
     /// `socket_flows`.
     pub socket_flows: Vec<(SocketFlowKey<A>, SocketFlow<A>)>,
+    /// `opened`.
+    pub opened: BTreeMap<CounterKey, u64>,
+    /// `traffic`.
+    pub traffic: BTreeMap<CounterKey, Traffic>,
     /// Of this family's maps.
     pub faults: Faults,
     frontend_capacity: usize,
@@ -128,6 +133,8 @@ impl<A: MapAddr> MemoryFamily<A> {
             source_ranges: BTreeMap::new(),
             conntrack: Vec::new(),
             socket_flows: Vec::new(),
+            opened: BTreeMap::new(),
+            traffic: BTreeMap::new(),
             faults: Faults::default(),
             frontend_capacity: capacity as usize,
         }
@@ -320,6 +327,27 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
     fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::SocketFlows, keys.len());
         self.socket_flows.retain(|(key, _)| !keys[..done].contains(key));
+        result
+    }
+
+    fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError> {
+        Ok(self.opened.iter().map(|(key, count)| (*key, *count)).collect())
+    }
+
+    fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError> {
+        Ok(self.traffic.iter().map(|(key, traffic)| (*key, *traffic)).collect())
+    }
+
+    fn add_traffic(&mut self, rows: &[(CounterKey, Traffic)]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Traffic, rows.len());
+        rows[..done].iter().for_each(|(key, more)| *self.traffic.entry(*key).or_default() += *more);
+        result
+    }
+
+    fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Opened, keys.len());
+        delete(&mut self.opened, &keys[..done]);
+        delete(&mut self.traffic, &keys[..done]);
         result
     }
 }

@@ -29,4 +29,4 @@ pub use pressure::{MapFill, Pressure, SnatPorts};
 pub use reconcile::{Applied, Reconciler};
 pub use repair::Repairs;
 pub use store::{FamilyMaps, MapError, MapName, MapStore, Sockets, StaleSocket};
-pub use sweep::{Survey, SweepError, Swept, Timeouts, Verdict, time_left};
+pub use sweep::{Served, Survey, SweepError, Swept, Timeouts, Verdict, time_left};

@@ -109,6 +109,7 @@ impl<A: MapAddr> FamilyTable<A> {
             (MapName::SourceRanges, source_ranges),
             (MapName::Conntrack, flows.conntrack),
             (MapName::SocketFlows, flows.socket_flows),
+            (MapName::Opened, flows.counts.len()),
         ];
         rows.map(|(map, rows)| MapFill {
             map,

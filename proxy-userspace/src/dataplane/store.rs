@@ -7,6 +7,7 @@ use proxy_common::{
     maps::{
         backends::Backend,
         conntrack::{CtEntry, CtKey},
+        counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
         services::ServiceRow,
@@ -111,6 +112,15 @@ pub trait FamilyMaps<A: Addr> {
     ) -> Result<(), MapError>;
     /// Removes rows of `socket_flows`.
     fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError>;
+
+    /// Every row of `opened`.
+    fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError>;
+    /// Every row of `traffic`.
+    fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError>;
+    /// Adds to rows of `traffic`. One writer at a time.
+    fn add_traffic(&mut self, rows: &[(CounterKey, Traffic)]) -> Result<(), MapError>;
+    /// Removes rows of `opened` and of `traffic`.
+    fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError>;
 }
 
 /// A socket that socket LB connected to a backend it may not use any more.
@@ -154,6 +164,10 @@ pub enum MapName {
     Conntrack,
     /// `socket_flows_v4` or `socket_flows_v6`.
     SocketFlows,
+    /// `opened_v4` or `opened_v6`.
+    Opened,
+    /// `traffic_v4` or `traffic_v6`.
+    Traffic,
     /// `socket_lb_exempt`.
     SocketLbExempt,
     /// `devices`.
@@ -177,6 +191,8 @@ impl MapName {
             MapName::SourceRanges => "source_ranges",
             MapName::Conntrack => "conntrack",
             MapName::SocketFlows => "socket_flows",
+            MapName::Opened => "opened",
+            MapName::Traffic => "traffic",
             MapName::SocketLbExempt => "socket_lb_exempt",
             MapName::Devices => "devices",
             MapName::DeviceStatus => "device_status",

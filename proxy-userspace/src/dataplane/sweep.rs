@@ -16,6 +16,7 @@
 //! there are, they go few ways.
 
 mod connection;
+mod counters;
 mod remove;
 mod survey;
 
@@ -27,12 +28,12 @@ use std::{
 
 use proxy_common::{
     addr::{Ip4, Ip6},
-    maps::frontends::FrontendKey,
+    maps::{counters::CounterKey, frontends::FrontendKey},
 };
 
 pub(super) use self::survey::Flows;
 use self::survey::Path;
-pub use self::{connection::time_left, survey::Survey};
+pub use self::{connection::time_left, counters::Served, survey::Survey};
 use super::{MapAddr, MapError, Reconciler, family::FamilyTable};
 
 /// After how much silence a connection is forgotten. The defaults are those of kube-proxy
@@ -97,11 +98,17 @@ pub enum SweepError {
     Sockets(#[from] io::Error),
 }
 
-/// The ways that datagrams may no longer go.
+/// The ways that datagrams may no longer go, and counters that nobody needs any more.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    v4: HashSet<Path<Ip4>>,
-    v6: HashSet<Path<Ip6>>,
+    v4: FamilyVerdict<Ip4>,
+    v6: FamilyVerdict<Ip6>,
+}
+
+#[derive(Debug, Default)]
+struct FamilyVerdict<A> {
+    stale: HashSet<Path<A>>,
+    counters: Vec<CounterKey>,
 }
 
 impl Reconciler {
@@ -110,7 +117,7 @@ impl Reconciler {
     /// To be called only once all that exists has been applied and pruned: flows of a
     /// service that is not known yet would be cut.
     pub fn judge(&self, survey: &Survey) -> Verdict {
-        Verdict { v4: Judge::new(&self.v4).stale(&survey.v4), v6: Judge::new(&self.v6).stale(&survey.v6) }
+        Verdict { v4: Judge::new(&self.v4).judge(&survey.v4), v6: Judge::new(&self.v6).judge(&survey.v6) }
     }
 }
 
@@ -125,8 +132,12 @@ impl<'a, A: MapAddr> Judge<'a, A> {
         Self { table, allowed: HashMap::new() }
     }
 
-    fn stale(mut self, flows: &Flows<A>) -> HashSet<Path<A>> {
-        flows.paths().filter(|path| self.is_stale(path)).copied().collect()
+    fn judge(mut self, flows: &Flows<A>) -> FamilyVerdict<A> {
+        let stale = flows.paths().filter(|path| self.is_stale(path)).copied().collect();
+        let mut unused =
+            |key: &CounterKey, served: &Served| served.open == 0 && !self.allows(key.service, key.backend);
+        let counters = flows.counts.iter().filter(|(key, served)| unused(key, served));
+        FamilyVerdict { stale, counters: counters.map(|(key, _)| *key).collect() }
     }
 
     fn is_stale(&mut self, path: &Path<A>) -> bool {

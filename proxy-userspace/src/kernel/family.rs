@@ -16,6 +16,7 @@ use proxy_common::{
         },
         backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
+        counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
         socket_flows::{SocketFlow, SocketFlowKey},
@@ -37,6 +38,8 @@ pub struct KernelFamily<A: Addr> {
     source_ranges: LpmTrie<MapData, ServiceAddr<A>, u32>,
     conntrack: HashTable,
     socket_flows: HashTable,
+    opened: HashTable,
+    traffic: HashTable,
 }
 
 /// Names of the pins of one family.
@@ -51,6 +54,8 @@ pub(super) struct FamilyPins {
     pub(super) conntrack: &'static str,
     pub(super) affinity: &'static str,
     pub(super) socket_flows: &'static str,
+    pub(super) opened: &'static str,
+    pub(super) traffic: &'static str,
 }
 
 pub(super) const V4: FamilyPins = FamilyPins {
@@ -64,6 +69,8 @@ pub(super) const V4: FamilyPins = FamilyPins {
     conntrack: "conntrack_v4",
     affinity: "affinity_v4",
     socket_flows: "socket_flows_v4",
+    opened: "opened_v4",
+    traffic: "traffic_v4",
 };
 
 pub(super) const V6: FamilyPins = FamilyPins {
@@ -77,6 +84,8 @@ pub(super) const V6: FamilyPins = FamilyPins {
     conntrack: "conntrack_v6",
     affinity: "affinity_v6",
     socket_flows: "socket_flows_v6",
+    opened: "opened_v6",
+    traffic: "traffic_v6",
 };
 
 /// An address whose map rows may be copied to and from the kernel.
@@ -135,6 +144,8 @@ impl<A: KernelAddr> KernelFamily<A> {
             source_ranges: trie(pins, names.source_ranges)?,
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
             socket_flows: HashTable::open(pins, names.socket_flows, MapName::SocketFlows)?,
+            opened: HashTable::open(pins, names.opened, MapName::Opened)?,
+            traffic: HashTable::open(pins, names.traffic, MapName::Traffic)?,
         };
         maps.admit_all()?;
         Ok(maps)
@@ -200,6 +211,8 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
             MapName::NodeAddresses => self.node_addresses.capacity(),
             MapName::Conntrack => self.conntrack.capacity(),
             MapName::SocketFlows => self.socket_flows.capacity(),
+            MapName::Opened => self.opened.capacity(),
+            MapName::Traffic => self.traffic.capacity(),
             MapName::SourceRanges => maps::source_ranges::CAPACITY,
             MapName::ServiceCidrs => maps::service_cidrs::CAPACITY,
             // Of no family.
@@ -329,5 +342,28 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
 
     fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
         self.socket_flows.delete(keys)
+    }
+
+    fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError> {
+        self.opened.rows()
+    }
+
+    fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError> {
+        self.traffic.rows()
+    }
+
+    fn add_traffic(&mut self, rows: &[(CounterKey, Traffic)]) -> Result<(), MapError> {
+        let mut sums = Vec::with_capacity(rows.len());
+        for (key, more) in rows {
+            let mut sum = self.traffic.get::<_, Traffic>(key)?.unwrap_or_default();
+            sum += *more;
+            sums.push((*key, sum));
+        }
+        self.traffic.put(&sums)
+    }
+
+    fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError> {
+        self.opened.delete(keys)?;
+        self.traffic.delete(keys)
     }
 }

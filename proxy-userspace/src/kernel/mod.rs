@@ -8,6 +8,7 @@ mod datapath;
 mod drops;
 mod error;
 mod ethtool;
+mod events;
 mod family;
 mod hash;
 mod host;
@@ -32,6 +33,7 @@ pub use bpf::Run;
 pub use datapath::{Datapath, EdgeChange, Options, cleanup};
 pub use drops::DropMetrics;
 pub use error::KernelError;
+pub use events::{Listener as EventListener, interface_name};
 pub use family::{KernelAddr, KernelFamily};
 pub use host::{
     DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,

@@ -12,9 +12,11 @@ use proxy_common::{
         affinity::{Affinity, AffinityKey},
         backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
+        counters::{CounterKey, Traffic},
         device_status::DeviceStatus,
         devices::Device,
         frontends::{Frontend, FrontendKey},
+        service_drops::ServiceDropKey,
         services::ServiceRow,
         socket_flows::{SocketFlow, SocketFlowKey},
     },
@@ -102,6 +104,22 @@ impl PinnedMaps {
     /// Rows of `affinity`.
     pub fn affinity<A: KernelAddr>(&self) -> Result<Vec<(AffinityKey<A>, Affinity)>, KernelError> {
         self.rows(A::PINS.0.affinity)
+    }
+
+    /// Connections opened so far.
+    pub fn opened<A: KernelAddr>(&self) -> Result<Vec<(CounterKey, u64)>, KernelError> {
+        self.rows(A::PINS.0.opened)
+    }
+
+    /// What connections that are over have carried; those that are open have it in their rows of
+    /// `conntrack`.
+    pub fn traffic<A: KernelAddr>(&self) -> Result<Vec<(CounterKey, Traffic)>, KernelError> {
+        self.rows(A::PINS.0.traffic)
+    }
+
+    /// Refused packets and connections by service and reason.
+    pub fn service_drops(&self) -> Result<Vec<(ServiceDropKey, u64)>, KernelError> {
+        self.rows("service_drops")
     }
 
     /// Addresses of the host, and bits of `node_addresses::flags`.

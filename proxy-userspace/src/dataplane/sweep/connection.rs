@@ -77,7 +77,7 @@ impl<'a, A: MapAddr> Connection<'a, A> {
 
     fn tcp_timeout(&self, timeouts: &Timeouts) -> Duration {
         if let [(_, only)] = self.rows[..]
-            && only.role == Role::DSR.0
+            && [Role::DSR, Role::LEAVE].contains(&Role(only.role))
         {
             return one_sided(only.tcp_flags, timeouts);
         }
@@ -114,7 +114,7 @@ pub fn time_left<A: MapAddr>(
     Connection::of(rows, key, entry).time_left(now_ns, timeouts)
 }
 
-/// The client is all that is seen of a connection by direct server return. Its first
+/// The client is all that is seen of a connection by direct server return, or by netfilter. Its first
 /// acknowledgement says that the backend answered. Its end counts as the end of both: the
 /// backend's is not seen, and what the client still sends finds the same backend by hashing.
 fn one_sided(forward: u8, timeouts: &Timeouts) -> Duration {

@@ -1,16 +1,20 @@
 //! Removes flows. Time has passed since they were read, so each is looked at again right
 //! before it goes: a packet may have come, or another flow taken its place.
 
-use std::{collections::HashSet, net::SocketAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+};
 
 use proxy_common::maps::{
     conntrack::{CtEntry, CtKey},
+    counters::{CounterKey, Traffic},
     socket_flows::{SocketFlowKey, TO_FRONTEND},
 };
 
 use super::{
-    Survey, SweepError, Swept, Verdict,
-    survey::{Flows, Over, Path},
+    FamilyVerdict, Survey, SweepError, Swept, Verdict, counters,
+    survey::{Flows, Over},
 };
 use crate::dataplane::{FamilyMaps, MapAddr, MapError, MapStore, Sockets, StaleSocket};
 
@@ -45,11 +49,15 @@ impl<A: MapAddr> Flows<A> {
     /// Removes rows of `conntrack`; returns those of `socket_flows` that have to go.
     fn remove(
         self,
-        stale: &HashSet<Path<A>>,
+        verdict: &FamilyVerdict<A>,
         maps: &mut impl FamilyMaps<A>,
         swept: &mut Swept,
     ) -> Result<Vec<SocketFlowKey<A>>, MapError> {
         let mut sockets = Vec::new();
+        if !verdict.counters.is_empty() {
+            maps.delete_counters(&verdict.counters)?;
+        }
+        let stale = &verdict.stale;
         for (path, datagrams) in self.ways.into_iter().filter(|(path, _)| stale.contains(path)) {
             let same = |entry: &CtEntry<A>| (entry.service, entry.backend) == (path.service, path.backend);
             let connections = datagrams.connections.iter().map(|keys| (&keys[..], same));
@@ -77,16 +85,22 @@ fn delete_unless_changed<'a, A: MapAddr>(
     let mut count = 0;
     loop {
         let mut keys = Vec::new();
+        let mut carried: HashMap<CounterKey, Traffic> = HashMap::new();
         let mut looked_at = 0;
         for (rows, unchanged) in connections.by_ref().take(BATCH) {
             looked_at += 1;
-            if every_row(maps, rows, unchanged)? {
-                keys.extend_from_slice(rows);
-                count += 1;
+            let Some(found) = every_row(maps, rows, unchanged)? else { continue };
+            for entry in found {
+                if let Some(key) = counters::key(&entry) {
+                    *carried.entry(key).or_default() += counters::traffic(&entry);
+                }
             }
+            keys.extend_from_slice(rows);
+            count += 1;
         }
         if !keys.is_empty() {
             maps.delete_conntrack(&keys)?;
+            maps.add_traffic(&Vec::from_iter(carried))?;
         }
         if looked_at < BATCH {
             return Ok(count);
@@ -94,17 +108,20 @@ fn delete_unless_changed<'a, A: MapAddr>(
     }
 }
 
+/// The rows that are left, unless one of them fails the test.
 fn every_row<A: MapAddr>(
     maps: &impl FamilyMaps<A>,
     keys: &[CtKey<A>],
     test: impl Fn(&CtEntry<A>) -> bool,
-) -> Result<bool, MapError> {
+) -> Result<Option<Vec<CtEntry<A>>>, MapError> {
+    let mut rows = Vec::with_capacity(keys.len());
     for key in keys {
-        if maps.conntrack(key)?.is_some_and(|entry| !test(&entry)) {
-            return Ok(false);
+        match maps.conntrack(key)? {
+            Some(entry) if !test(&entry) => return Ok(None),
+            entry => rows.extend(entry),
         }
     }
-    Ok(true)
+    Ok(Some(rows))
 }
 
 /// The socket a row is about, if it may be a connected one.

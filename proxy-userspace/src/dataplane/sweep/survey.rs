@@ -6,16 +6,21 @@ use proxy_common::{
     addr::{Ip4, Ip6},
     maps::{
         conntrack::{CtEntry, CtKey, Role},
+        counters::CounterKey,
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND},
     },
     proto,
 };
 
 use super::{
-    Timeouts,
+    Served, Timeouts,
     connection::{Connection, Rows},
+    counters::{self, Counts},
 };
-use crate::dataplane::{FamilyMaps, MapAddr, MapError, MapStore};
+use crate::{
+    dataplane::{FamilyMaps, MapAddr, MapError, MapStore},
+    model::Family,
+};
 
 /// What a look at all flows found.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(in crate::dataplane) struct Flows<A> {
     pub(in crate::dataplane) socket_flows: usize,
     /// What masquerading uses.
     pub(in crate::dataplane) snat: PortUse<A>,
+    /// What backends have done so far.
+    pub(in crate::dataplane) counts: Counts,
     /// Connections that were over, and are removed.
     pub(super) expired: usize,
     pub(super) ways: HashMap<Path<A>, Datagrams<A>>,
@@ -72,6 +79,13 @@ impl Survey {
         Ok(Self { v4, v6: Flows::take(maps.v6(), now_ns, timeouts)? })
     }
 
+    /// What the backends of both families have done so far.
+    pub fn served(&self) -> impl Iterator<Item = (Family, CounterKey, Served)> {
+        let of = |family| move |(key, served): (&CounterKey, &Served)| (family, *key, *served);
+        let v4 = self.v4.counts.iter().map(of(Family::V4));
+        v4.chain(self.v6.counts.iter().map(of(Family::V6)))
+    }
+
     /// The flows of both families.
     pub(in crate::dataplane) fn families(&self) -> (&Flows<Ip4>, &Flows<Ip6>) {
         (&self.v4, &self.v6)
@@ -88,14 +102,26 @@ impl<A: MapAddr> Flows<A> {
             conntrack: rows.len(),
             socket_flows: 0,
             snat: ports_in_use(&rows),
+            counts: Counts::new(),
             expired: 0,
             ways: HashMap::new(),
         };
         let over = flows.sort(&rows, now_ns, timeouts);
         drop(rows);
         flows.expired = super::remove::expired(maps, &over)?;
+        flows.count(maps)?;
         maps.each_socket_flow(&mut |key, flow| flows.add_socket(key, flow))?;
         Ok(flows)
+    }
+
+    /// Adds what is over to what is open.
+    fn count(&mut self, maps: &impl FamilyMaps<A>) -> Result<(), MapError> {
+        for (key, over) in counters::read(maps)? {
+            let served = self.counts.entry(key).or_default();
+            served.opened = over.opened;
+            served.traffic += over.traffic;
+        }
+        Ok(())
     }
 
     /// The ways that flows go.
@@ -119,7 +145,14 @@ impl<A: MapAddr> Flows<A> {
                 let keys = connection.rows.iter().map(|(key, _)| **key).collect();
                 if connection.is_expired(now_ns, timeouts) {
                     over.push(Over { keys, last_seen: connection.last_seen() });
-                } else if key.proto == proto::UDP {
+                    continue;
+                }
+                if let Some(key) = counters::key(entry) {
+                    let served = self.counts.entry(key).or_default();
+                    served.open += u64::from(primaries);
+                    connection.rows.iter().for_each(|(_, row)| served.traffic += counters::traffic(row));
+                }
+                if key.proto == proto::UDP && entry.role != Role::LEAVE.0 {
                     self.way(path(key, entry)).connections.push(keys);
                 }
             }

@@ -1,0 +1,20 @@
+//! `service_drops`: LRU hash, service and reason → packets and connections refused. All
+//! refusals, also those of no service, are in `drops` by reason alone.
+
+use super::{assert_size, pod};
+
+/// Default number of rows.
+pub const CAPACITY: u32 = 16_384;
+
+/// Who was asked for, and why in vain.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceDropKey {
+    /// Key in `services`.
+    pub service: u32,
+    /// A [`DropReason`](crate::DropReason).
+    pub reason: u32,
+}
+
+assert_size!(ServiceDropKey = 8);
+pod!(ServiceDropKey);
