@@ -46,7 +46,7 @@ use crate::{
     watch::{Batch, Batches, WatchMetrics},
 };
 
-pub use self::metrics::AgentMetrics;
+pub use self::{metrics::AgentMetrics, startup::node_name};
 
 /// Runs the agent until SIGTERM or SIGINT. Objects come from `manifests` if given, else
 /// from an API server.

@@ -34,7 +34,10 @@ pub(super) fn raise_descriptor_limit() {
 }
 
 /// Name of this node: as configured, else the host's, which kubelet lower-cases.
-pub(super) fn node_name(config: &Config) -> Result<Arc<str>> {
+///
+/// # Errors
+/// When neither is there.
+pub fn node_name(config: &Config) -> Result<Arc<str>> {
     if let Some(name) = &config.node_name {
         return Ok(name.trim().to_lowercase().into());
     }

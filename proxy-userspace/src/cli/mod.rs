@@ -4,12 +4,17 @@
 pub mod agent;
 pub mod check;
 pub mod cleanup;
+pub mod completions;
 pub mod config;
+pub mod desired;
 pub mod list;
+pub mod man;
 pub mod output;
+pub mod plan;
 pub mod rows;
 pub mod table;
 pub mod trace;
+pub mod verify;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -75,9 +80,26 @@ pub enum Command {
     /// why something is refused.
     #[command(after_help = trace::EXAMPLES)]
     Trace(trace::TraceArgs),
+    /// Compare the pinned maps with what the objects of the cluster ask for.
+    ///
+    /// The rows are made by the same code as the agent's, from the same source. What differs is looked at
+    /// again for some time, because a change may be on its way. Nothing is written.
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(verify::VerifyArgs),
+    /// Show what the agent would write, without writing it.
+    ///
+    /// One line for each address that a service would answer on, and for whatever else would change.
+    #[command(after_help = plan::EXAMPLES)]
+    Plan(plan::PlanArgs),
     /// Look at configuration files.
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Print a script that completes command lines.
+    #[command(after_help = completions::EXAMPLES)]
+    Completions(completions::CompletionsArgs),
+    /// Print the manual, or write it to files.
+    #[command(after_help = man::EXAMPLES)]
+    Man(man::ManArgs),
 }
 
 /// Carries out a command and says how it went; an error is for the caller to print.
@@ -93,7 +115,11 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Device(DeviceCommand::List(args)) => list::run(&args),
         Command::Drop(DropCommand::List(args)) => list::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Config(command) => config::run(&command),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }
 

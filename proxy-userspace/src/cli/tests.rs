@@ -132,12 +132,24 @@ fn services_with_their_policies_and_backends() {
             let backends: Vec<_> = v
                 .backends
                 .iter()
-                .map(|b| format!("{}{}={}", b.address, if b.local { "*" } else { "" }, b.connections))
+                .map(|b| {
+                    format!(
+                        "{}{}={}",
+                        b.address,
+                        if b.local { "*" } else { "" },
+                        b.counts.unwrap().connections
+                    )
+                })
                 .collect();
             let backends = backends.join(" ");
             format!(
                 "{} {} {}:{} {} {} [{backends}]",
-                v.service, v.kind, v.address, v.port, v.policy, v.connections
+                v.service,
+                v.kind,
+                v.address,
+                v.port,
+                v.policy,
+                v.counts.unwrap().connections
             )
         })
         .collect();
@@ -205,7 +217,7 @@ fn direct_returns_are_known_by_their_clients() {
     assert_eq!(views[0].backend.to_string(), "10.0.1.6:8080");
     assert!(connections(&views).contains("dsr"));
     let frontends = service::frontends(&rows, &names());
-    assert_eq!(frontends.iter().map(|view| view.connections).sum::<usize>(), 3);
+    assert_eq!(frontends.iter().map(|view| view.counts.unwrap().connections).sum::<usize>(), 3);
 }
 
 #[test]
@@ -259,8 +271,8 @@ default/web:http  NodePort   *:30080       TCP    Local    10.0.0.5:8080 *  1
     assert_eq!(
         conns,
         "\
-SERVICE           PROTO  CLIENT            FRONTEND           BACKEND        SNAT              STATE        IDLE
-default/web:http  TCP    203.0.113.9:4000  192.168.0.2:30080  10.0.0.5:8080  192.168.0.2:4001  ESTABLISHED  3s"
+SERVICE           PROTO  CLIENT            FRONTEND           BACKEND        SNAT              STATE        IDLE  EXPIRES
+default/web:http  TCP    203.0.113.9:4000  192.168.0.2:30080  10.0.0.5:8080  192.168.0.2:4001  ESTABLISHED  3s    23h59m"
     );
     let numeric = Names::new(HashMap::from([(1, "default/web".to_owned())]), true);
     assert_eq!(numeric.of(1), "#1");
@@ -279,12 +291,17 @@ fn the_command_line_is_sound() {
         "shunt affinity list --valid --address 10.0.0.0/8",
         "shunt device list --kind node --interface eth0",
         "shunt drop list --all --sort count --reverse",
+        "shunt verify --manifests m --hostname-override n --config f --wait 0 -o json",
+        "shunt plan --kubeconfig k --changes --service a/b -o yaml",
+        "shunt completions zsh",
+        "shunt man --dir d",
     ] {
         Cli::try_parse_from(line.split_whitespace()).unwrap();
     }
     for line in [
         "shunt agent --manifests m --kubeconfig k",
         "shunt conn list --sort meaning",
+        "shunt verify --manifests m --kubeconfig k",
         "shunt conn list --numeric --service a/b",
         "shunt service list --address 10.0.0",
         "shunt agent --socket-lb some",
@@ -349,7 +366,7 @@ fn chosen(flags: &str) -> Vec<String> {
         panic!("not the list: {line}")
     };
     let shown: Vec<serde_json::Value> =
-        serde_json::from_str(&list::show(&args, views).expect("JSON")).expect("JSON");
+        serde_json::from_str(&list::show(&args.show, views).expect("JSON")).expect("JSON");
     shown.iter().map(|row| row["client"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
@@ -361,4 +378,33 @@ fn flags_choose_and_sort_rows() {
     assert_eq!(chosen("--port 8080 --protocol TCP --sort client --reverse"), [second, first]);
     assert_eq!(chosen("--port 4001 --snat"), [first], "the port that the backend sees");
     assert!(chosen("--family ipv6").is_empty() && chosen("--namespace kube-system").is_empty());
+}
+
+/// The commands that do something, with their names.
+fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, String)>) {
+    if command.get_subcommands().next().is_none() {
+        found.push((name.to_owned(), command.clone().render_long_help().to_string()));
+    }
+    for child in command.get_subcommands() {
+        leaves(child, &format!("{name} {}", child.get_name()), found);
+    }
+}
+
+#[test]
+fn every_command_is_explained_by_examples_that_it_understands() {
+    let mut found = Vec::new();
+    leaves(&Cli::command(), "shunt", &mut found);
+    assert!(found.len() > 10, "{found:?}");
+    for (name, help) in found {
+        let (_, examples) =
+            help.split_once("Examples:").unwrap_or_else(|| panic!("{name} has none:\n{help}"));
+        let lines = examples.lines().map(str::trim).filter(|line| line.starts_with(&name));
+        let lines: Vec<_> = lines.collect();
+        assert!(!lines.is_empty(), "{name}: {examples}");
+        for line in lines {
+            let own = line.split(['|', '>']).next().unwrap_or_default().replace('"', "");
+            let parsed = Cli::try_parse_from(own.split_whitespace());
+            assert!(parsed.is_ok(), "{line}: {}", parsed.err().map(|e| e.to_string()).unwrap_or_default());
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! Maps in memory, for tests: they keep what they are told, count it, and fail on demand.
+//! Maps in memory, for tests and for trying what would be written: they keep what they are told,
+//! count it, and fail on demand.
 //!
 //! Like the kernel's, a batch that fails may have been carried out in part. There is no
 //! LRU: flow tables hold whatever is put into them.
@@ -103,16 +104,31 @@ pub struct MemoryFamily<A> {
     frontend_capacity: usize,
 }
 
+/// Rows that maps have room for; of frontends, backends and slots in each family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the maps")]
+pub struct Room {
+    pub services: u32,
+    pub frontends: u32,
+    pub backends: u32,
+    pub slots: u32,
+}
+
 impl MemoryMaps {
     /// Empty maps, each of them with this capacity.
     pub fn new(capacity: u32) -> Self {
+        Self::with_room(Room { services: capacity, frontends: capacity, backends: capacity, slots: capacity })
+    }
+
+    /// Empty maps.
+    pub fn with_room(room: Room) -> Self {
         Self {
-            v4: MemoryFamily::new(capacity),
-            v6: MemoryFamily::new(capacity),
+            v4: MemoryFamily::new(room),
+            v6: MemoryFamily::new(room),
             services: BTreeMap::new(),
             settings: Settings::default(),
             faults: Faults::default(),
-            service_capacity: capacity,
+            service_capacity: room.services,
         }
     }
 
@@ -123,11 +139,11 @@ impl MemoryMaps {
 }
 
 impl<A: MapAddr> MemoryFamily<A> {
-    fn new(capacity: u32) -> Self {
+    fn new(room: Room) -> Self {
         Self {
             frontends: BTreeMap::new(),
-            backends: vec![Backend::default(); capacity as usize],
-            slots: vec![0; capacity as usize],
+            backends: vec![Backend::default(); room.backends as usize],
+            slots: vec![0; room.slots as usize],
             node_addresses: BTreeMap::new(),
             service_cidrs: Vec::new(),
             source_ranges: BTreeMap::new(),
@@ -136,7 +152,7 @@ impl<A: MapAddr> MemoryFamily<A> {
             opened: BTreeMap::new(),
             traffic: BTreeMap::new(),
             faults: Faults::default(),
-            frontend_capacity: capacity as usize,
+            frontend_capacity: room.frontends as usize,
         }
     }
 }

@@ -24,7 +24,7 @@ mod sweep;
 mod testing;
 
 pub use encode::MapAddr;
-pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps};
+pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps, Room};
 pub use pressure::{MapFill, Pressure, SnatPorts};
 pub use reconcile::{Applied, Reconciler};
 pub use repair::Repairs;

@@ -112,10 +112,7 @@ impl Datapath {
     /// # Errors
     /// When the kernel does not tell.
     pub fn netns_cookie(&self) -> Result<u64, KernelError> {
-        bpf::netns_cookie().map_err(|source| KernelError::System {
-            what: "ask for the cookie of the network namespace".into(),
-            source,
-        })
+        super::netns_cookie()
     }
 
     /// Runs a packet through the program at tc ingress without sending it; connections are

@@ -131,6 +131,38 @@ fn range_key<A: KernelAddr>(row: &SourceRange<A>) -> Key<ServiceAddr<A>> {
     Key::new(row.bits, ServiceAddr { service: row.service, addr: row.addr })
 }
 
+/// The rows of a trie of service ranges.
+fn cidr_rows<A: KernelAddr>(trie: &LpmTrie<MapData, A, u32>) -> Result<Vec<Prefix<A>>, MapError> {
+    trie.keys()
+        .map(|key| key.map(|k| Prefix { bits: k.prefix_len(), addr: k.data() }))
+        .collect::<Result<_, _>>()
+        .map_err(trie_error(MapName::ServiceCidrs, "read the rows"))
+}
+
+/// The rows of a trie of source ranges.
+fn range_rows<A: KernelAddr>(
+    trie: &LpmTrie<MapData, ServiceAddr<A>, u32>,
+) -> Result<Vec<SourceRange<A>>, MapError> {
+    let row = |k: Key<ServiceAddr<A>>| {
+        let ServiceAddr { service, addr } = k.data();
+        SourceRange { bits: k.prefix_len(), service, addr }
+    };
+    trie.keys()
+        .map(|key| key.map(row))
+        .collect::<Result<_, _>>()
+        .map_err(trie_error(MapName::SourceRanges, "read the rows"))
+}
+
+/// The pinned rows of `service_cidrs`.
+pub(super) fn service_cidrs<A: KernelAddr>(pins: &Pins) -> Result<Vec<Prefix<A>>, KernelError> {
+    Ok(cidr_rows(&trie(pins, A::PINS.0.service_cidrs)?)?)
+}
+
+/// The pinned rows of `source_ranges`.
+pub(super) fn source_ranges<A: KernelAddr>(pins: &Pins) -> Result<Vec<SourceRange<A>>, KernelError> {
+    Ok(range_rows(&trie(pins, A::PINS.0.source_ranges)?)?)
+}
+
 impl<A: KernelAddr> KernelFamily<A> {
     pub(super) fn open(pins: &Pins) -> Result<Self, KernelError> {
         let names = A::PINS.0;
@@ -282,10 +314,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn service_cidrs(&self) -> Result<Vec<Prefix<A>>, MapError> {
-        let keys = self.service_cidrs.keys();
-        keys.map(|key| key.map(|k| Prefix { bits: k.prefix_len(), addr: k.data() }))
-            .collect::<Result<_, _>>()
-            .map_err(trie_error(MapName::ServiceCidrs, "read the rows"))
+        cidr_rows(&self.service_cidrs)
     }
 
     fn put_service_cidrs(&mut self, rows: &[Prefix<A>]) -> Result<(), MapError> {
@@ -300,14 +329,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn source_ranges(&self) -> Result<Vec<SourceRange<A>>, MapError> {
-        let row = |k: Key<ServiceAddr<A>>| {
-            let ServiceAddr { service, addr } = k.data();
-            SourceRange { bits: k.prefix_len(), service, addr }
-        };
-        let keys = self.source_ranges.keys();
-        keys.map(|key| key.map(row))
-            .collect::<Result<_, _>>()
-            .map_err(trie_error(MapName::SourceRanges, "read the rows"))
+        range_rows(&self.source_ranges)
     }
 
     fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {

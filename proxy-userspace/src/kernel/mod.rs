@@ -44,6 +44,7 @@ pub use inspect::{
     system,
 };
 pub use maps::KernelMaps;
+pub use namespaces::netns_cookie;
 pub use netlink::Netlink;
 pub use object::Capacities;
 pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};

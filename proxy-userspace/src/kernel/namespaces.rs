@@ -12,6 +12,19 @@ use std::{
 
 use nix::sched::{CloneFlags, setns};
 
+use super::{KernelError, bpf};
+
+/// `bpf_get_netns_cookie` of the network namespace of this thread.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn netns_cookie() -> Result<u64, KernelError> {
+    bpf::netns_cookie().map_err(|source| KernelError::System {
+        what: "ask for the cookie of the network namespace".into(),
+        source,
+    })
+}
+
 /// Every network namespace: its identity, as the links of processes spell it, and a file
 /// by which it can be entered.
 pub(super) fn all() -> io::Result<BTreeMap<PathBuf, PathBuf>> {

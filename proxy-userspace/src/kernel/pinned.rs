@@ -1,5 +1,7 @@
 //! The pinned maps as the inspection commands read them: no agent needed, nothing written.
 
+mod copy;
+
 use std::os::fd::AsFd;
 
 use aya::{

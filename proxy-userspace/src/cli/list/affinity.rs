@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{
-    ListArgs, Listed,
+    ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
     filter::{Facets, Where},
 };
@@ -87,14 +87,6 @@ impl Listed for AffinityView {
         Column { name: "BACKEND-ID", shown: Shown::Wide, value: |v| u64::from(v.backend_id).into() },
     ];
 
-    fn read(bpffs: &Path, filter: &AffinityFilter) -> Result<Vec<Self>> {
-        let tables = Tables::read(bpffs, filter.at.numeric)?;
-        let mut views = clients(&tables.v4, &tables.names, tables.now);
-        views.extend(clients(&tables.v6, &tables.names, tables.now));
-        views.sort_by(|a, b| (&a.service, &a.client).cmp(&(&b.service, &b.client)));
-        Ok(views)
-    }
-
     fn is_wanted(&self, filter: &AffinityFilter) -> bool {
         let client: Option<IpAddr> = self.client.parse().ok();
         let facets = Facets {
@@ -105,6 +97,16 @@ impl Listed for AffinityView {
             family: self.family,
         };
         filter.at.admits(&facets) && (!filter.valid || self.left_seconds.is_some())
+    }
+}
+
+impl Stored for AffinityView {
+    fn read(bpffs: &Path, filter: &AffinityFilter) -> Result<Vec<Self>> {
+        let tables = Tables::read(bpffs, filter.at.numeric)?;
+        let mut views = clients(&tables.v4, &tables.names, tables.now);
+        views.extend(clients(&tables.v6, &tables.names, tables.now));
+        views.sort_by(|a, b| (&a.service, &a.client).cmp(&(&b.service, &b.client)));
+        Ok(views)
     }
 }
 

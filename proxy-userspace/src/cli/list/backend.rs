@@ -12,7 +12,7 @@ use proxy_common::{maps::backends::flags::LOCAL, proto};
 use serde::Serialize;
 
 use super::{
-    ListArgs, Listed,
+    ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
     conn::open_connections,
     filter::{Facets, Where},
@@ -107,13 +107,6 @@ impl Listed for BackendRowView {
         Column { name: "SERVICES", shown: Shown::Wide, value: |v| Value::Lines(v.services.clone()) },
     ];
 
-    fn read(bpffs: &Path, filter: &BackendFilter) -> Result<Vec<Self>> {
-        let tables = Tables::read(bpffs, filter.at.numeric)?;
-        let mut views = backends(&tables.v4, &tables.names);
-        views.extend(backends(&tables.v6, &tables.names));
-        Ok(views)
-    }
-
     fn is_wanted(&self, filter: &BackendFilter) -> bool {
         let facets = Facets {
             services: self.services.iter().map(String::as_str).collect(),
@@ -125,6 +118,15 @@ impl Listed for BackendRowView {
         filter.at.admits(&facets)
             && (!filter.local || self.local)
             && filter.state.is_none_or(|state| self.state == state)
+    }
+}
+
+impl Stored for BackendRowView {
+    fn read(bpffs: &Path, filter: &BackendFilter) -> Result<Vec<Self>> {
+        let tables = Tables::read(bpffs, filter.at.numeric)?;
+        let mut views = backends(&tables.v4, &tables.names);
+        views.extend(backends(&tables.v6, &tables.names));
+        Ok(views)
     }
 }
 

@@ -14,7 +14,7 @@ use proxy_common::{
 use serde::Serialize;
 
 use super::{
-    ListArgs, Listed,
+    ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
     filter::{Facets, Where},
 };
@@ -167,15 +167,6 @@ impl Listed for ConnView {
         Column { name: "ROLE", shown: Shown::Wide, value: |v| v.role.into() },
     ];
 
-    fn read(bpffs: &Path, filter: &ConnFilter) -> Result<Vec<Self>> {
-        let tables = Tables::read(bpffs, filter.at.numeric)?;
-        let clock = Clock { now: tables.now, timeouts: Timeouts::default() };
-        let mut views = connections(&tables.v4, &tables.names, &clock);
-        views.extend(connections(&tables.v6, &tables.names, &clock));
-        sort(&mut views);
-        Ok(views)
-    }
-
     fn is_wanted(&self, filter: &ConnFilter) -> bool {
         let ends = [Some(self.client), Some(self.frontend), Some(self.backend), self.snat];
         let ends = || ends.iter().flatten();
@@ -189,6 +180,17 @@ impl Listed for ConnView {
         filter.at.admits(&facets)
             && filter.state.is_none_or(|state| self.state == Some(state))
             && (!filter.snat || self.snat.is_some())
+    }
+}
+
+impl Stored for ConnView {
+    fn read(bpffs: &Path, filter: &ConnFilter) -> Result<Vec<Self>> {
+        let tables = Tables::read(bpffs, filter.at.numeric)?;
+        let clock = Clock { now: tables.now, timeouts: Timeouts::default() };
+        let mut views = connections(&tables.v4, &tables.names, &clock);
+        views.extend(connections(&tables.v6, &tables.names, &clock));
+        sort(&mut views);
+        Ok(views)
     }
 }
 

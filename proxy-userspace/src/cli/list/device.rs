@@ -8,7 +8,7 @@ use proxy_common::maps::devices::Device;
 use serde::Serialize;
 
 use super::{
-    ListArgs, Listed,
+    ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
 };
 use crate::kernel::{self, DevicePrograms, EdgeKind, Host, Netlink, PinnedMaps, Pins, XdpPolicy};
@@ -120,6 +120,13 @@ impl Listed for DeviceView {
         Column { name: "OTHERS", shown: Shown::Wide, value: |v| lines(v.others.clone()) },
     ];
 
+    fn is_wanted(&self, filter: &DeviceFilter) -> bool {
+        filter.interface.as_ref().is_none_or(|name| *name == self.interface)
+            && filter.kind.is_none_or(|kind| self.kind == Some(kind.edge().name()))
+    }
+}
+
+impl Stored for DeviceView {
     fn read(bpffs: &Path, _filter: &DeviceFilter) -> Result<Vec<Self>> {
         let pins = Pins::new(bpffs);
         let noted: HashMap<u32, Device> = PinnedMaps::open(pins.clone())?.devices()?.into_iter().collect();
@@ -129,11 +136,6 @@ impl Listed for DeviceView {
             Ok::<_, anyhow::Error>((host, kernel::device_programs(pins, &netlink).await?))
         })?;
         Ok(programs.into_iter().filter_map(|device| view(device, &host, &noted)).collect())
-    }
-
-    fn is_wanted(&self, filter: &DeviceFilter) -> bool {
-        filter.interface.as_ref().is_none_or(|name| *name == self.interface)
-            && filter.kind.is_none_or(|kind| self.kind == Some(kind.edge().name()))
     }
 }
 

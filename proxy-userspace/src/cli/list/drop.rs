@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::{
-    ListArgs, Listed,
+    ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
 };
 use crate::kernel::{PinnedMaps, Pins};
@@ -57,15 +57,17 @@ impl Listed for DropView {
         Column { name: "MEANING", shown: Shown::Always, value: |v| v.meaning.into() },
     ];
 
+    fn is_wanted(&self, filter: &DropFilter) -> bool {
+        filter.all || self.count > 0
+    }
+}
+
+impl Stored for DropView {
     fn read(bpffs: &Path, _filter: &DropFilter) -> Result<Vec<Self>> {
         let drops = PinnedMaps::open(Pins::new(bpffs))?.drops()?;
         Ok(drops
             .into_iter()
             .map(|(reason, count)| DropView { reason: reason.name(), count, meaning: reason.help() })
             .collect())
-    }
-
-    fn is_wanted(&self, filter: &DropFilter) -> bool {
-        filter.all || self.count > 0
     }
 }

@@ -25,16 +25,10 @@ use super::{
 /// A kind of row that there is a list of.
 pub trait Listed: Serialize + Sized + 'static {
     /// The flags that choose among the rows.
-    type Filter: Args;
+    type Filter: Args + std::fmt::Debug;
 
     /// What is shown of a row.
     const COLUMNS: &'static [Column<Self>];
-
-    /// All rows, in the order in which they are shown.
-    ///
-    /// # Errors
-    /// When the maps below `bpffs` cannot be read.
-    fn read(bpffs: &Path, filter: &Self::Filter) -> Result<Vec<Self>>;
 
     /// Whether a row is wanted.
     fn is_wanted(&self, filter: &Self::Filter) -> bool;
@@ -45,9 +39,18 @@ pub trait Listed: Serialize + Sized + 'static {
     }
 }
 
-/// Flags of all lists.
+/// Rows that the pinned maps hold.
+pub trait Stored: Listed {
+    /// All rows, in the order in which they are shown.
+    ///
+    /// # Errors
+    /// When the maps below `bpffs` cannot be read.
+    fn read(bpffs: &Path, filter: &Self::Filter) -> Result<Vec<Self>>;
+}
+
+/// How a list is shown.
 #[derive(Debug, Args)]
-pub struct ListArgs<V: Listed> {
+pub struct ShowArgs<V: Listed> {
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
@@ -60,22 +63,29 @@ pub struct ListArgs<V: Listed> {
     /// Leave the names of the columns out.
     #[arg(long)]
     pub no_headers: bool,
-    /// Where the maps are.
-    #[command(flatten)]
-    pub bpffs: BpffsArg,
     /// Which rows.
     #[command(flatten)]
     pub filter: V::Filter,
 }
 
+/// Flags of all lists of what is.
+#[derive(Debug, Args)]
+pub struct ListArgs<V: Listed> {
+    /// How to show it.
+    #[command(flatten)]
+    pub show: ShowArgs<V>,
+    /// Where the maps are.
+    #[command(flatten)]
+    pub bpffs: BpffsArg,
+}
+
 /// Prints a list.
-pub fn run<V: Listed>(args: &ListArgs<V>) -> Result<ExitCode> {
-    let rows = V::read(&args.bpffs.bpffs, &args.filter)?;
-    output::print(&show(args, rows)?)
+pub fn run<V: Stored>(args: &ListArgs<V>) -> Result<ExitCode> {
+    output::print(&show(&args.show, V::read(&args.bpffs.bpffs, &args.show.filter)?)?)
 }
 
 /// The wanted ones of `rows` in the wanted form.
-pub fn show<V: Listed>(args: &ListArgs<V>, mut rows: Vec<V>) -> Result<String> {
+pub fn show<V: Listed>(args: &ShowArgs<V>, mut rows: Vec<V>) -> Result<String> {
     rows.retain(|row| row.is_wanted(&args.filter));
     if let Some(name) = &args.sort {
         column::sort(&mut rows, V::COLUMNS, name);

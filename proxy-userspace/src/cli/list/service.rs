@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
 };
 
@@ -20,7 +20,7 @@ use proxy_common::{
 use serde::Serialize;
 
 use super::{
-    ListArgs, Listed,
+    ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
     conn::open_connections,
     filter::{Facets, Where},
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     cli::rows::{Names, Rows, Tables, socket},
     dataplane::MapAddr,
-    model::{Algorithm, Mode},
+    model::{Algorithm, Family, Mode},
 };
 
 /// `shunt service`
@@ -120,8 +120,9 @@ pub struct FrontendView {
     pub rules: Rules,
     /// Seconds a client sticks to its backend; 0 is off.
     pub affinity_seconds: u32,
-    /// Open connections that packets are rewritten for.
-    pub connections: usize,
+    /// What went by it; none where it is not about what is.
+    #[serde(flatten)]
+    pub counts: Option<Counts>,
     /// Who answers.
     pub backends: Vec<BackendView>,
 }
@@ -145,7 +146,16 @@ pub struct BackendView {
     pub address: String,
     /// Runs on this node.
     pub local: bool,
-    /// Open connections from this frontend that packets are rewritten for.
+    /// What went there from this frontend.
+    #[serde(flatten)]
+    pub counts: Option<Counts>,
+}
+
+/// What went by a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Open connections that packets are rewritten for.
     pub connections: usize,
 }
 
@@ -164,7 +174,11 @@ impl Listed for FrontendView {
         Column { name: "POLICY", shown: Shown::Always, value: policy_and_balancer },
         Column { name: "BACKENDS", shown: Shown::Narrow, value: some_backends },
         Column { name: "BACKENDS", shown: Shown::Wide, value: every_backend },
-        Column { name: "CONNECTIONS", shown: Shown::Always, value: |v| v.connections.into() },
+        Column {
+            name: "CONNECTIONS",
+            shown: Shown::Always,
+            value: |v| v.counts.map_or(Value::None, |c| c.connections.into()),
+        },
         Column { name: "AFFINITY", shown: Shown::Wide, value: affinity },
         Column { name: "POD", shown: Shown::Wide, value: |v| Value::words(v.rules.pod.iter().copied()) },
         Column { name: "NODE", shown: Shown::Wide, value: |v| Value::words(v.rules.node.iter().copied()) },
@@ -176,29 +190,8 @@ impl Listed for FrontendView {
         Column { name: "ID", shown: Shown::Wide, value: |v| u64::from(v.service_id).into() },
     ];
 
-    fn read(bpffs: &Path, filter: &ServiceFilter) -> Result<Vec<Self>> {
-        let tables = Tables::read(bpffs, filter.at.numeric)?;
-        let mut views = frontends(&tables.v4, &tables.names);
-        views.extend(frontends(&tables.v6, &tables.names));
-        sort(&mut views);
-        Ok(views)
-    }
-
     fn is_wanted(&self, filter: &ServiceFilter) -> bool {
-        let addresses = std::iter::once(&self.address).chain(&self.node_addresses);
-        let mut facets = Facets {
-            services: vec![&self.service],
-            addresses: addresses.filter_map(|address| address.parse::<IpAddr>().ok()).collect(),
-            ports: vec![self.port],
-            protocol: Some(self.protocol).filter(|_| self.port != 0),
-            family: self.family,
-        };
-        for backend in self.backends.iter().filter_map(|backend| backend.address.parse().ok()) {
-            let backend: std::net::SocketAddr = backend;
-            facets.addresses.push(backend.ip());
-            facets.ports.push(backend.port());
-        }
-        filter.at.admits(&facets)
+        filter.at.admits(&self.facets())
             && filter.kind.is_none_or(|kind| self.kind == kind.kind().name())
             && (!filter.local || self.backends.iter().any(|backend| backend.local))
             && (!filter.without_backends || (self.backends.is_empty() && self.port != 0))
@@ -210,8 +203,48 @@ impl Listed for FrontendView {
     }
 }
 
+impl Stored for FrontendView {
+    fn read(bpffs: &Path, filter: &ServiceFilter) -> Result<Vec<Self>> {
+        let tables = Tables::read(bpffs, filter.at.numeric)?;
+        let mut views = frontends(&tables.v4, &tables.names);
+        views.extend(frontends(&tables.v6, &tables.names));
+        sort(&mut views);
+        Ok(views)
+    }
+}
+
 impl FrontendView {
-    fn with_port(&self, address: &str) -> String {
+    /// What filters look at.
+    pub(in crate::cli) fn facets(&self) -> Facets<'_> {
+        let addresses = std::iter::once(&self.address).chain(&self.node_addresses);
+        let mut facets = Facets {
+            services: vec![&self.service],
+            addresses: addresses.filter_map(|address| address.parse::<IpAddr>().ok()).collect(),
+            ports: vec![self.port],
+            protocol: Some(self.protocol).filter(|_| self.port != 0),
+            family: self.family,
+        };
+        for backend in self.backends.iter().filter_map(|backend| backend.address.parse().ok()) {
+            let backend: SocketAddr = backend;
+            facets.addresses.push(backend.ip());
+            facets.ports.push(backend.port());
+        }
+        facets
+    }
+
+    /// The row's name in the map of its family.
+    pub(in crate::cli) fn row_name(&self) -> String {
+        let any = || {
+            if self.family == Family::V6.name() {
+                Ipv6Addr::UNSPECIFIED.into()
+            } else {
+                Ipv4Addr::UNSPECIFIED.into()
+            }
+        };
+        row_name(self.address.parse().unwrap_or_else(|_| any()), self.port, self.protocol)
+    }
+
+    pub(in crate::cli) fn with_port(&self, address: &str) -> String {
         match self.port {
             0 => address.to_owned(),
             port if address.contains(':') => format!("[{address}]:{port}"),
@@ -220,8 +253,16 @@ impl FrontendView {
     }
 }
 
+/// A row of `frontends`, as people would name it. NodePorts stand under no address.
+pub(in crate::cli) fn row_name(addr: IpAddr, port: u16, protocol: &str) -> String {
+    match port {
+        0 => format!("{addr}, other ports"),
+        port => format!("{}/{protocol}", SocketAddr::new(addr, port)),
+    }
+}
+
 /// For NodePorts, the addresses that take them.
-fn every_address(view: &FrontendView) -> Value {
+pub(in crate::cli) fn every_address(view: &FrontendView) -> Value {
     match &view.node_addresses[..] {
         [] => view.with_port(&view.address).into(),
         addresses => Value::Lines(addresses.iter().map(|address| view.with_port(address)).collect()),
@@ -229,13 +270,13 @@ fn every_address(view: &FrontendView) -> Value {
 }
 
 /// The policy, and beside it what is not the default of the load balancer.
-fn policy_and_balancer(view: &FrontendView) -> Value {
+pub(in crate::cli) fn policy_and_balancer(view: &FrontendView) -> Value {
     let words = [(view.mode, Mode::default().name()), (view.algorithm, Algorithm::default().name())];
     let differing = words.into_iter().filter(|(word, default)| word != default).map(|(word, _)| word);
     Value::text(std::iter::once(view.policy).chain(differing).collect::<Vec<_>>().join(" "))
 }
 
-fn some_backends(view: &FrontendView) -> Value {
+pub(in crate::cli) fn some_backends(view: &FrontendView) -> Value {
     let mut lines: Vec<_> = view.backends.iter().take(BACKENDS_SHOWN).map(BackendView::marked).collect();
     if view.backends.len() > BACKENDS_SHOWN {
         lines.push(format!("… {} more", view.backends.len() - BACKENDS_SHOWN));
@@ -243,8 +284,11 @@ fn some_backends(view: &FrontendView) -> Value {
     lines_or_none(view, lines)
 }
 
-fn every_backend(view: &FrontendView) -> Value {
-    let line = |backend: &BackendView| format!("{} ({})", backend.marked(), backend.connections);
+pub(in crate::cli) fn every_backend(view: &FrontendView) -> Value {
+    let line = |backend: &BackendView| match backend.counts {
+        Some(counts) => format!("{} ({})", backend.marked(), counts.connections),
+        None => backend.marked(),
+    };
     lines_or_none(view, view.backends.iter().map(line).collect())
 }
 
@@ -256,7 +300,7 @@ fn lines_or_none(view: &FrontendView, lines: Vec<String>) -> Value {
     }
 }
 
-fn affinity(view: &FrontendView) -> Value {
+pub(in crate::cli) fn affinity(view: &FrontendView) -> Value {
     match view.affinity_seconds {
         0 => Value::None,
         seconds => Value::Seconds(seconds.into()),
@@ -327,7 +371,7 @@ fn frontend<A: MapAddr>(
         algorithm: if row.flags & flags::MAGLEV == 0 { Algorithm::Random } else { Algorithm::Maglev }.name(),
         rules: rules(row.rules),
         affinity_seconds: row.affinity_secs,
-        connections: connections.by_frontend.get(key).copied().unwrap_or(0),
+        counts: Some(Counts { connections: connections.by_frontend.get(key).copied().unwrap_or(0) }),
         backends: backends(rows, connections, key, row),
     }
 }
@@ -351,22 +395,24 @@ fn policy(kind: Kind, rules: u32) -> &'static str {
 }
 
 fn rules(rules: u32) -> Rules {
-    let words = |class| {
-        let rule = ClientRule::of(rules, class);
-        let names = [
-            (ClientRule::LOCAL, "local"),
-            (ClientRule::SNAT, "snat"),
-            (ClientRule::DROP, "drop"),
-            (ClientRule::DENY, "deny"),
-            (ClientRule::DSR, "dsr"),
-        ];
-        names.into_iter().filter(|(bit, _)| rule.has(*bit)).map(|(_, name)| name).collect()
-    };
     Rules {
-        pod: words(ClientClass::Pod),
-        node: words(ClientClass::Node),
-        external: words(ClientClass::External),
+        pod: rule_words(rules, ClientClass::Pod),
+        node: rule_words(rules, ClientClass::Node),
+        external: rule_words(rules, ClientClass::External),
     }
+}
+
+/// What a frontend's rules say of one class of clients, a word for each bit.
+pub fn rule_words(rules: u32, class: ClientClass) -> Vec<&'static str> {
+    let rule = ClientRule::of(rules, class);
+    let names = [
+        (ClientRule::LOCAL, "local"),
+        (ClientRule::SNAT, "snat"),
+        (ClientRule::DROP, "drop"),
+        (ClientRule::DENY, "deny"),
+        (ClientRule::DSR, "dsr"),
+    ];
+    names.into_iter().filter(|(bit, _)| rule.has(*bit)).map(|(_, name)| name).collect()
 }
 
 fn backends<A: MapAddr>(
@@ -383,7 +429,7 @@ fn backends<A: MapAddr>(
     let view = |(backend, id): (Option<&Backend<A>>, u32)| BackendView {
         address: backend.map_or_else(|| format!("?({id})"), |b| socket(b.addr, b.port).to_string()),
         local: backend.is_some_and(|b| b.flags & LOCAL != 0),
-        connections: connections.by_backend.get(&(*key, id)).copied().unwrap_or(0),
+        counts: Some(Counts { connections: connections.by_backend.get(&(*key, id)).copied().unwrap_or(0) }),
     };
     found.into_iter().map(view).collect()
 }
