@@ -19,6 +19,7 @@ mod operator;
 mod opt_out;
 mod services;
 mod stage;
+mod trace;
 mod udp;
 mod verify;
 mod world;

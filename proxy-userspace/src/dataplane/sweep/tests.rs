@@ -4,6 +4,7 @@ use proxy_common::{
     Ip4, Tuple,
     maps::{
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        counters::{CounterKey, Traffic},
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
     },
     proto,
@@ -83,6 +84,39 @@ impl Flow {
             rows.push(row(INGRESS, to_node.reversed(), to_backend.reversed(), Role::REV_SNAT, self.tcp.1));
         }
         rows
+    }
+}
+
+#[test]
+fn what_connections_carried_outlives_them() {
+    let (mut maps, reconciler) = setup();
+    let count = |rows: Vec<(CtKey<Ip4>, CtEntry<Ip4>)>| {
+        let counted = |(key, row)| (key, CtEntry { packets: 3, bytes: 300, kind: 1, ..row });
+        rows.into_iter().map(counted).collect::<Vec<_>>()
+    };
+    let over = Flow { age: 31, snat: true, ..UDP };
+    maps.v4.conntrack = count(over.rows(&maps));
+    let open = Flow { backend: 4, ..UDP };
+    maps.v4.conntrack.extend(count(open.rows(&maps)));
+    let key = |backend: u8| {
+        let backend = maps.v4.backends.iter().position(|row| row.addr == Ip4::from([10, 0, 0, backend]));
+        let service = frontend(&maps, 1).expect("applied").service;
+        CounterKey { service, backend: backend.expect("applied") as u32, kind: 1 }
+    };
+    let (first, second) = (key(2), key(4));
+    let gone = CounterKey { service: 77, ..first };
+    maps.v4.opened.extend([(first, 1), (second, 1), (gone, 9)]);
+    let traffic = Traffic { in_packets: 3, in_bytes: 300, out_packets: 3, out_bytes: 300 };
+    for _ in 0..2 {
+        let survey = Survey::take(&mut maps, NOW, &Timeouts::default()).expect("memory");
+        let served: HashMap<_, _> = survey.served().map(|(_, key, served)| (key, served)).collect();
+        assert_eq!(served[&first], Served { opened: 1, open: 0, traffic });
+        assert_eq!(served[&second], Served { opened: 1, open: 1, traffic });
+        let verdict = reconciler.judge(&survey);
+        survey.remove(&verdict, &mut maps, &mut Asked::default()).expect("memory");
+        // Written once, when the rows went; nobody asks for a service that is gone.
+        assert_eq!(maps.v4.traffic, [(first, traffic)].into());
+        assert!(!maps.v4.opened.contains_key(&gone));
     }
 }
 
