@@ -1,11 +1,16 @@
 //! Sets up the log: format, levels, and the way out for what eBPF programs log.
 
-use std::io::IsTerminal;
+use std::{io::IsTerminal, sync::OnceLock};
 
 use anyhow::{Context, Result};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::config::{DatapathLevel, LogFormat, Logging};
+
+/// Puts another filter in the place of the first.
+type Filters = Box<dyn Fn(EnvFilter) -> Result<()> + Send + Sync>;
+
+static FILTERS: OnceLock<Filters> = OnceLock::new();
 
 /// Installs the log for the whole process. Lines go to standard error.
 pub fn init(config: &Logging) -> Result<()> {
@@ -14,11 +19,28 @@ pub fn init(config: &Logging) -> Result<()> {
         .with_env_filter(filter(config)?)
         .with_ansi(stderr().is_terminal())
         .with_writer(stderr);
-    match config.format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().try_init(),
-    }
-    .map_err(|error| anyhow::anyhow!("cannot set up the log: {error}"))
+    let (filters, installed): (Filters, _) = match config.format {
+        LogFormat::Text => {
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            (Box::new(move |filter| Ok(handle.reload(filter)?)), builder.try_init())
+        }
+        LogFormat::Json => {
+            let builder = builder.json().with_filter_reloading();
+            let handle = builder.reload_handle();
+            (Box::new(move |filter| Ok(handle.reload(filter)?)), builder.try_init())
+        }
+    };
+    installed.map_err(|error| anyhow::anyhow!("cannot set up the log: {error}"))?;
+    // Only the first log can be installed.
+    let _ = FILTERS.set(filters);
+    Ok(())
+}
+
+/// Changes the level of the log that was installed.
+pub fn set_level(config: &Logging) -> Result<()> {
+    let filters = FILTERS.get().context("there is no log")?;
+    filters(filter(config)?)
 }
 
 /// A plain level is meant for our own modules: libraries describe every instruction they

@@ -6,7 +6,8 @@ use clap::Parser;
 use proxy_userspace::cli::{self, Cli};
 
 fn main() -> ExitCode {
-    cli::run(Cli::parse().command).unwrap_or_else(|error| {
+    let arguments = cli::agent::arguments(std::env::args_os());
+    cli::run(Cli::parse_from(arguments).command).unwrap_or_else(|error| {
         eprintln!("error: {}", cli::describe(&error));
         ExitCode::FAILURE
     })

@@ -27,7 +27,7 @@ const MODULES: [Module; 10] = [
         siblings: &["model", "plan", "dataplane"],
         libraries: &["aya", "aya_log", "aya_obj", "rtnetlink", "netlink_sys", "tokio"],
     },
-    Module { name: "watch", siblings: &["model"], libraries: &["kube", "k8s_openapi", "tokio"] },
+    Module { name: "watch", siblings: &["model"], libraries: &["http", "kube", "k8s_openapi", "tokio"] },
     Module { name: "health", siblings: &["model", "serve"], libraries: &["tokio"] },
     Module { name: "metrics", siblings: &["serve"], libraries: &[] },
     Module {

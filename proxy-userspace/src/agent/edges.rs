@@ -37,15 +37,13 @@ struct Policy {
 impl Edges {
     /// Nothing attached yet.
     pub(super) fn new(config: &Config) -> Self {
-        let policy = Policy {
-            patterns: config.interfaces.clone(),
-            detect_local: config.model.detect_local.clone(),
-            // Without socket LB host processes reach NodePorts over it; with it, those that are bound to a
-            // loopback address still do.
-            loopback: config.model.socket_lb == SocketLb::Off
-                || config.model.node_port_addresses.loopback().next().is_some(),
-        };
+        let policy = Policy::of(config);
         Self { policy, failed: BTreeSet::new(), devices_failed: false, xdp: Vec::new() }
+    }
+
+    /// Another configuration counts from the next [`Edges::follow`] on.
+    pub(super) fn set_policy(&mut self, config: &Config) {
+        self.policy = Policy::of(config);
     }
 
     /// Describes the devices to the programs and attaches those to the edges. What fails
@@ -135,6 +133,23 @@ fn report_xdp(status: &XdpStatus) {
         (XdpMode::None, XdpPolicy::Native) => warn!(interface, configured, mode, reason, "no XDP"),
         (XdpMode::None, _) => info!(interface, configured, mode, reason, "no XDP"),
         _ => info!(interface, configured, mode, reason, "XDP"),
+    }
+}
+
+/// Loopback carries packets to NodePorts: without socket LB host processes reach them over it;
+/// with it, those that are bound to a loopback address still do.
+pub(super) fn serves_loopback(config: &Config) -> bool {
+    let model = &config.model;
+    model.socket_lb == SocketLb::Off || model.node_port_addresses.loopback().next().is_some()
+}
+
+impl Policy {
+    fn of(config: &Config) -> Self {
+        Self {
+            patterns: config.interfaces.clone(),
+            detect_local: config.model.detect_local.clone(),
+            loopback: serves_loopback(config),
+        }
     }
 }
 

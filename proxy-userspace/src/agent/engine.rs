@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use crate::{
     dataplane::{Applied, MapError, MapStore, Pressure, Reconciler, Repairs, Survey, Verdict},
     health,
-    model::{self, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
+    model::{self, Change, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
     plan,
     watch::{Batch, WatchMetrics},
 };
@@ -93,7 +93,10 @@ impl Engine {
     /// Takes in what a source reports.
     pub(super) fn absorb(&mut self, batch: Batch) {
         let mut dirty = Dirty::default();
-        for change in batch.changes {
+        for mut change in batch.changes {
+            if let (Change::Node(node), Some(primary)) = (&mut change, self.config.primary) {
+                node.prefer(primary);
+            }
             dirty.merge(self.state.apply(change));
         }
         self.revision = batch.revision;
@@ -121,6 +124,14 @@ impl Engine {
             self.plan(&Dirty { node: true, ..Dirty::default() });
         }
         self.listed
+    }
+
+    /// Plans everything anew by another configuration.
+    pub(super) fn set_config(&mut self, config: model::Config) {
+        self.config = config;
+        if self.listed {
+            self.plan(&self.state.everything());
+        }
     }
 
     fn plan(&mut self, dirty: &Dirty) {

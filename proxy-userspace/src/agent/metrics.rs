@@ -1,13 +1,14 @@
 //! Counts what the agent does to the host beyond its own maps, and keeps the levels that it
 //! last saw for whoever asks.
 
+mod config;
 mod levels;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 
-use self::levels::Levels;
+use self::{config::ConfigMetrics, levels::Levels};
 use crate::{dataplane::Pressure, kernel::XdpStatus};
 
 /// Counters of the agent, shared with whoever shows them.
@@ -16,6 +17,7 @@ pub struct AgentMetrics {
     sockets_destroyed: Counter,
     pressure: Mutex<Arc<Pressure>>,
     xdp: Mutex<Arc<[XdpStatus]>>,
+    config: ConfigMetrics,
 }
 
 impl AgentMetrics {
@@ -24,6 +26,7 @@ impl AgentMetrics {
         let help = "Connected UDP sockets that were destroyed because their backend was gone";
         registry.register("udp_sockets_destroyed", help, self.sockets_destroyed.clone());
         registry.register_collector(Box::new(Levels(self.clone())));
+        self.config.register(registry);
     }
 
     /// Counts sockets and returns how many there have been in all.
@@ -37,6 +40,11 @@ impl AgentMetrics {
 
     pub(super) fn set_xdp(&self, statuses: &[XdpStatus]) {
         *self.xdp.lock().unwrap_or_else(PoisonError::into_inner) = statuses.into();
+    }
+
+    /// Which configuration is in force.
+    pub(super) fn config(&self) -> &ConfigMetrics {
+        &self.config
     }
 
     /// How near the datapath was to its limits when connections were last swept.

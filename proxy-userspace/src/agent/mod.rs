@@ -12,6 +12,8 @@ mod engine;
 mod exempt;
 mod metrics;
 mod pressure;
+mod process;
+mod reload;
 mod startup;
 mod sweeper;
 
@@ -32,11 +34,12 @@ use self::{
     engine::{Engine, Synced},
     exempt::Exemptions,
     pressure::PressureWatch,
+    reload::Reloads,
     sweeper::{Refused, Step, Sweeper},
 };
 use crate::{
     clock::monotonic_nanos,
-    config::Config,
+    config::{Config, Current},
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
     kernel::{Datapath, Host, KernelMaps, Netlink, PinnedMaps, Pins},
@@ -46,7 +49,7 @@ use crate::{
     watch::{Batch, Batches, WatchMetrics},
 };
 
-pub use self::{metrics::AgentMetrics, startup::node_name};
+pub use self::{metrics::AgentMetrics, process::init, startup::node_name};
 
 /// Runs the agent until SIGTERM or SIGINT. Objects come from `manifests` if given, else
 /// from an API server.
@@ -63,6 +66,9 @@ pub async fn run(config: Config, manifests: Option<PathBuf>) -> Result<()> {
 }
 
 struct Agent {
+    /// In force now.
+    config: Current,
+    reloads: Reloads,
     batches: Batches,
     watch_metrics: Arc<WatchMetrics>,
     metrics: Arc<AgentMetrics>,
@@ -89,9 +95,8 @@ impl Agent {
     async fn start(config: &Config, manifests: Option<PathBuf>) -> Result<Self> {
         let node_name = startup::node_name(config)?;
         info!(version = env!("CARGO_PKG_VERSION"), node = &*node_name, "starting");
-        if !config.unhonoured.is_empty() {
-            warn!(fields = config.unhonoured.join(", "), "configured, and without effect here");
-        }
+        process::tell(&config.notes);
+        process::set_up(config);
         startup::check_host(config);
         startup::raise_descriptor_limit();
         let health = startup::health(config)?;
@@ -101,6 +106,7 @@ impl Agent {
         let mut maps = datapath.maps().context("cannot open the maps")?;
         let pinned = PinnedMaps::open(Pins::new(&config.bpffs))?;
         let metrics = Arc::new(AgentMetrics::default());
+        metrics.config().started(&config.hash);
         let metrics_server = startup::metrics(config, &watch_metrics, &metrics)?;
         let sweeper = Sweeper::new(datapath.maps().context("cannot open the maps")?, pinned);
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
@@ -117,6 +123,8 @@ impl Agent {
             warn!(%error, "other processes can bind the NodePorts of services");
         }
         Ok(Self {
+            config: Current::new(config.clone()),
+            reloads: Reloads::of(config),
             batches,
             watch_metrics,
             metrics,
@@ -144,6 +152,7 @@ impl Agent {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
+                read = self.reloads.next() => self.reload(read),
                 batch = self.batches.recv() => self.absorb(batch.context("the source of objects ended")?),
                 changed = self.hosts.changed() => {
                     changed.context("the view of the host's devices ended")?;

@@ -1,6 +1,6 @@
 //! What happens once: the name of the node, the source of its objects, the datapath.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use aya_log::EbpfLogger;
@@ -60,7 +60,7 @@ pub(super) async fn source(
         info!(folder = %folder.display(), node = &**node_name, "reading manifests");
         return Ok((manifests::start(folder, node_name.clone(), metrics)?, None));
     }
-    let client = kube::connect(config.kubeconfig.clone()).await?;
+    let client = kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?;
     info!(node = &**node_name, "watching the API server");
     let events = NodeEvents::start(&client, node_name);
     Ok((kube::start(&client, node_name, metrics), Some(events)))
@@ -69,9 +69,14 @@ pub(super) async fn source(
 /// A change may wait for two sync periods before it counts as late, as in kube-proxy.
 const LATE_AFTER_SYNC_PERIODS: u32 = 2;
 
+/// How long a change may wait.
+pub(super) fn patience(config: &Config) -> Duration {
+    config.sync_period * LATE_AFTER_SYNC_PERIODS
+}
+
 /// Serves the health of the agent from its first moment on.
 pub(super) fn health(config: &Config) -> Result<Health> {
-    let mut health = Health::new(config.sync_period * LATE_AFTER_SYNC_PERIODS);
+    let mut health = Health::new(patience(config));
     if let Some(address) = config.health {
         let served = health.serve(address, config.bind_hard_fail);
         served.with_context(|| format!("cannot serve health on {address}"))?;

@@ -1,6 +1,13 @@
-//! `shunt agent`: its flags, which win over the configuration file.
+//! `shunt agent`: its flags, which win over the configuration file, and kube-proxy's, which do
+//! not.
 
-use std::{path::PathBuf, process::ExitCode};
+mod called;
+mod flags;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -11,6 +18,8 @@ use crate::{
     logging,
 };
 
+pub use self::{called::arguments, flags::KubeProxyFlags};
+
 pub(super) const EXAMPLES: &str = "Examples:
   In a pod with a service account:
     shunt agent --hostname-override \"$NODE_NAME\" --config /etc/shunt/config.yaml
@@ -19,6 +28,9 @@ pub(super) const EXAMPLES: &str = "Examples:
   Without a cluster:
     kubectl get svc,endpointslices,nodes -A -o yaml > manifests/all.yaml
     shunt agent --manifests manifests --hostname-override node-1
+
+  In the place of kube-proxy, with its arguments:
+    kube-proxy --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)
 
 What the agent sets up stays when it ends, and traffic goes on; `shunt cleanup` removes it.";
 
@@ -62,6 +74,30 @@ pub struct AgentArgs {
     /// What the eBPF programs log about packets; off costs nothing [default: off].
     #[arg(long, value_name = "LEVEL")]
     pub datapath_log_level: Option<DatapathLevel>,
+    /// Write the configuration that would be in force to a file, and end.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Remove what agents left on this node, as `shunt cleanup` does, and end.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = flags::boolean, overrides_with = "cleanup")]
+    pub cleanup: Option<bool>,
+    /// Set up what takes full privileges, and end: settings of the host's nf_conntrack and of
+    /// loopback, the directory of pins.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = flags::boolean, overrides_with = "init_only")]
+    pub init_only: Option<bool>,
+    /// URL of the API server, in place of the kubeconfig's.
+    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
+    pub master: Option<String>,
+    /// Without --config, 0 turns /healthz off; use --healthz-bind-address.
+    #[arg(long, value_name = "PORT", hide = true)]
+    pub healthz_port: Option<u16>,
+    /// Without --config, 0 turns /metrics off; use --metrics-bind-address.
+    #[arg(long, value_name = "PORT", hide = true)]
+    pub metrics_port: Option<u16>,
+    /// kube-proxy's.
+    #[command(flatten)]
+    pub kube_proxy: KubeProxyFlags,
 }
 
 impl AgentArgs {
@@ -78,6 +114,10 @@ impl AgentArgs {
             log_format: self.log_format,
             log_level: self.log_level.clone(),
             datapath_log_level: self.datapath_log_level,
+            master: self.master.clone(),
+            healthz_port: self.healthz_port,
+            metrics_port: self.metrics_port,
+            kube_proxy: self.kube_proxy.given(),
         }
     }
 }
@@ -85,7 +125,16 @@ impl AgentArgs {
 /// Runs the agent until it is told to stop.
 pub fn run(args: AgentArgs) -> Result<ExitCode> {
     let config = Config::load(args.config.as_deref(), args.overrides()).context("configuration")?;
+    if let Some(file) = &args.write_config_to {
+        return write(&config, file);
+    }
     logging::init(&config.logging)?;
+    if args.cleanup == Some(true) {
+        return super::cleanup::run(&super::BpffsArg { bpffs: config.bpffs });
+    }
+    if args.init_only == Some(true) {
+        return agent::init(&config).map(|()| ExitCode::SUCCESS);
+    }
     match super::runtime()?.block_on(agent::run(config, args.manifests)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
@@ -94,4 +143,9 @@ pub fn run(args: AgentArgs) -> Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+fn write(config: &Config, file: &Path) -> Result<ExitCode> {
+    std::fs::write(file, config.to_yaml()).with_context(|| format!("cannot write {}", file.display()))?;
+    super::print(&format!("wrote the configuration to {}", file.display()))
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    config::{Config, ConfigError, Overrides},
+    config::{Config, ConfigError, Overrides, Reason},
     model::{DetectLocal, NodePortAddresses, SocketLb},
 };
 
@@ -22,7 +22,7 @@ pub enum ConfigCommand {
     /// Check a configuration file by the rules of kube-proxy and show what it means.
     ///
     /// All wrong fields are named together, by their path in the file; the exit status is
-    /// then 1. Fields that are right and have no effect are listed at the end.
+    /// then 1. Notes tell which fields mean something else here, or nothing.
     #[command(after_help = "Examples:\n  shunt config check /etc/shunt/config.yaml\n  \
                       shunt config check config.yaml -o json | jq '.errors[].path'")]
     Check(CheckArgs),
@@ -33,6 +33,9 @@ pub enum ConfigCommand {
 pub struct CheckArgs {
     /// KubeProxyConfiguration and ShuntConfiguration documents.
     pub file: PathBuf,
+    /// A field of KubeProxyConfiguration that does not exist is an error, not a note.
+    #[arg(long)]
+    pub strict: bool,
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     pub output: CheckOutput,
@@ -69,11 +72,13 @@ pub fn run(command: &ConfigCommand) -> Result<ExitCode> {
 pub fn check(args: &CheckArgs) -> Result<Checked> {
     match Config::load(Some(&args.file), Overrides::default()) {
         Ok(config) => {
-            let effective = effective(&config);
-            Ok(Checked {
-                valid: true,
-                report: text(&json!({"valid": true, "effective": effective}), args.output)?,
-            })
+            let report = json!({
+                "valid": !args.strict || config.notes.iter().all(|note| note.reason != Reason::Unknown),
+                "effective": effective(&config),
+                "notes": config.notes,
+                "hash": config.hash,
+            });
+            Ok(Checked { valid: report["valid"] == true, report: text(&report, args.output)? })
         }
         Err(ConfigError::Invalid(problems)) => {
             let problems: Vec<_> = problems.into_iter().map(|p| (p.path, p.reason)).collect();
@@ -146,7 +151,6 @@ fn effective(config: &Config) -> Value {
             "level": config.logging.level,
             "datapathLevel": config.logging.datapath_level,
         },
-        "withoutEffect": config.unhonoured,
     })
 }
 
@@ -178,7 +182,7 @@ mod tests {
         let text =
             format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n");
         std::fs::write(file.path(), text).unwrap();
-        check(&CheckArgs { file: file.path().to_owned(), output }).unwrap()
+        check(&CheckArgs { file: file.path().to_owned(), strict: false, output }).unwrap()
     }
 
     #[test]
@@ -191,7 +195,7 @@ mod tests {
         assert_eq!(effective["detectLocal"], json!({"mode": "ClusterCIDR", "clusterCIDR": ["10.0.0.0/8"]}));
         assert_eq!(effective["conntrack"]["udpTimeout"], "90s");
         assert_eq!(effective["loadBalancer"], json!({"mode": "snat", "algorithm": "random"}));
-        assert_eq!(effective["withoutEffect"], json!(["mode"]));
+        assert_eq!(shown["notes"][0]["field"], "mode");
         assert!(report("", CheckOutput::Yaml).report.contains("nodePortAddresses:\n  - primary"));
     }
 

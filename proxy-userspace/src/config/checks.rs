@@ -12,28 +12,9 @@ use super::{
     addresses,
     duration::GoDuration,
     errors::Problems,
+    gates,
     kube_proxy::{Conntrack, Ipvs, KubeProxyConfiguration, Nftables},
 };
-
-/// Feature gates of kube-proxy and of the component libraries it is built from.
-const FEATURE_GATES: &[&str] = &[
-    "AllAlpha",
-    "AllBeta",
-    "AllowServiceExternalIPs",
-    "ComponentFlagz",
-    "ComponentStatusz",
-    "ContextualLogging",
-    "LoggingAlphaOptions",
-    "LoggingBetaOptions",
-    "MultiCIDRServiceAllocator",
-    "NativeHistograms",
-    "PreferSameTrafficDistribution",
-    "WinDSR",
-    "WinOverlay",
-];
-
-/// Gates of features that can no longer be switched off.
-const LOCKED_ON: &[&str] = &["MultiCIDRServiceAllocator", "PreferSameTrafficDistribution"];
 
 /// The release whose metrics `showHiddenMetricsForVersion` may bring back.
 const PREVIOUS_MINOR: &str = "1.35";
@@ -42,7 +23,7 @@ const NOT_NEGATIVE: &str = "must not be negative";
 
 /// Notes every field of `file` that kube-proxy would refuse.
 pub(super) fn kube_proxy(file: &KubeProxyConfiguration, problems: &mut Problems) {
-    feature_gates(file, problems);
+    gates::check(&file.feature_gates, problems);
     problems.check(file.client_connection.burst >= 0, "clientConnection.burst", NOT_NEGATIVE);
     logging::check(file, problems);
     listen_addresses(file, problems);
@@ -60,16 +41,6 @@ pub(super) fn kube_proxy(file: &KubeProxyConfiguration, problems: &mut Problems)
         "showHiddenMetricsForVersion",
         "must be the previous minor release",
     );
-}
-
-fn feature_gates(file: &KubeProxyConfiguration, problems: &mut Problems) {
-    for (gate, on) in &file.feature_gates {
-        if !FEATURE_GATES.contains(&gate.as_str()) {
-            problems.add("featureGates", format_args!("{gate} is not a feature gate of kube-proxy"));
-        } else if !on && LOCKED_ON.contains(&gate.as_str()) {
-            problems.add("featureGates", format_args!("{gate} cannot be switched off"));
-        }
-    }
 }
 
 fn listen_addresses(file: &KubeProxyConfiguration, problems: &mut Problems) {
@@ -108,7 +79,7 @@ fn sections(file: &KubeProxyConfiguration, problems: &mut Problems) {
     }
 }
 
-fn masquerade_bit(section: &str, bit: i64, problems: &mut Problems) {
+fn masquerade_bit(section: &str, bit: i32, problems: &mut Problems) {
     problems.check((0..=31).contains(&bit), &format!("{section}.masqueradeBit"), "must be 0 to 31");
 }
 

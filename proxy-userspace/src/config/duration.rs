@@ -44,6 +44,12 @@ impl GoDuration {
     }
 }
 
+impl From<Duration> for GoDuration {
+    fn from(duration: Duration) -> Self {
+        Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
 fn unit_nanos(unit: &str) -> Option<f64> {
     Some(match unit {
         "ns" => 1.0,

@@ -7,25 +7,29 @@ use std::{
     time::Duration,
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_norway::Value;
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    Config, ConntrackTimeouts, Logging, Overrides, addresses,
-    document::Documents,
+    Config, ConntrackTimeouts, Logging, Overrides, Source, addresses,
+    document::{Documents, written},
     duration::GoDuration,
     errors::Problems,
+    gates,
     interfaces::InterfacePatterns,
-    kube_proxy::{Ipvs, KubeProxyConfiguration, Nftables},
-    shunt::ShuntConfiguration,
-    unhonoured,
+    kube_proxy::{Conntrack, Ipvs, KubeProxyConfiguration, Nftables},
+    shunt::{Algorithm, LoadBalancer, ShuntConfiguration},
 };
-use crate::model::{DetectLocal, NodePortAddresses};
+use crate::{
+    kernel::NfConntrack,
+    model::{DetectLocal, NodePortAddresses},
+};
 
 /// Builds the configuration. Where a value is wrong, `problems` says so and a default
 /// stands in, so that the rest is still looked at.
-pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut Problems) -> Config {
+pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Problems) -> Config {
+    let Source { file, overrides } = source;
     let (kube_proxy, shunt) = (&documents.kube_proxy, &documents.shunt);
     check_capacities(&shunt.maps, problems);
     let node_port_range = port_range("nodePortRange", &shunt.node_port_range, 30_000..=32_767, problems);
@@ -38,7 +42,8 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
             .kubeconfig
             .clone()
             .or_else(|| text(&kube_proxy.client_connection.kubeconfig).map(PathBuf::from)),
-        model: model(kube_proxy, shunt, &overrides, &node_port_range, problems),
+        master: overrides.master.clone(),
+        model: model(documents, overrides, &node_port_range, problems),
         node_port_range,
         timeouts: timeouts(kube_proxy),
         sync_period,
@@ -50,32 +55,39 @@ pub(super) fn config(documents: &Documents, overrides: Overrides, problems: &mut
             &kube_proxy.healthz_bind_address,
             overrides.healthz_bind_address.as_deref().map(|text| ("--healthz-bind-address", text)),
             (unspecified, HEALTH_PORT).into(),
+            overrides.healthz_port.filter(|_| file.is_none()),
             problems,
         ),
         metrics: listen(
             &kube_proxy.metrics_bind_address,
             overrides.metrics_bind_address.as_deref().map(|text| ("--metrics-bind-address", text)),
             (loopback, METRICS_PORT).into(),
+            overrides.metrics_port.filter(|_| file.is_none()),
             problems,
         ),
         bind_hard_fail: kube_proxy.bind_address_hard_fail,
+        profiling: kube_proxy.enable_profiling,
+        oom_score_adj: kube_proxy.oom_score_adj,
+        host_conntrack: documents.has_kube_proxy.then(|| host_conntrack(&kube_proxy.conntrack)),
         maps: shunt.maps,
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
         logging: logging(kube_proxy, shunt, overrides, problems),
-        unhonoured: unhonoured::fields(kube_proxy),
+        notes: Vec::new(),
+        hash: String::new(),
+        source: Source::default(),
         kube_proxy: kube_proxy.clone(),
-        shunt: shunt.clone(),
+        shunt: ShuntConfiguration { load_balancer: load_balancer(documents), ..shunt.clone() },
     }
 }
 
 fn model(
-    file: &KubeProxyConfiguration,
-    shunt: &ShuntConfiguration,
+    documents: &Documents,
     overrides: &Overrides,
     node_ports: &RangeInclusive<u16>,
     problems: &mut Problems,
 ) -> crate::model::Config {
+    let (file, shunt) = (&documents.kube_proxy, &documents.shunt);
     let snat_ports = port_range("snatPortRange", &shunt.snat_port_range, 1024..=29_999, problems);
     // A reply to a masqueraded connection that is forgotten would be taken for a client of the NodePort.
     let apart = snat_ports.end() < node_ports.start() || node_ports.end() < snat_ports.start();
@@ -83,10 +95,12 @@ fn model(
     crate::model::Config {
         detect_local: detect_local(file, problems),
         masquerade_all: masquerade_all(file),
-        node_port_addresses: node_port_addresses(&file.node_port_addresses, problems),
+        node_port_addresses: node_port_addresses(file, problems),
+        primary: addresses::ip(&file.bind_address).filter(|addr| !addr.is_unspecified()),
+        external_ips: gates::allows_external_ips(&file.feature_gates),
         socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb).into(),
         answer_echo: shunt.answer_echo,
-        load_balancer: shunt.load_balancer.into(),
+        load_balancer: load_balancer(documents).into(),
         snat_port_first: *snat_ports.start(),
         snat_port_last: *snat_ports.end(),
     }
@@ -137,27 +151,68 @@ fn cluster_cidrs(text: &str, problems: &mut Problems) -> Vec<IpNet> {
     cidrs
 }
 
-fn node_port_addresses(list: &[String], problems: &mut Problems) -> NodePortAddresses {
-    if list.is_empty() || list == ["primary"] {
-        return NodePortAddresses::Primary;
-    }
-    let mut ranges = Vec::new();
-    for (i, text) in list.iter().enumerate() {
-        match addresses::cidr(text) {
-            Some(cidr) => ranges.push(cidr),
-            None => problems.add(
-                format!("nodePortAddresses[{i}]"),
-                format_args!("{text:?} is not a CIDR, and not the single word primary"),
-            ),
-        }
+fn node_port_addresses(file: &KubeProxyConfiguration, problems: &mut Problems) -> NodePortAddresses {
+    let (list, iptables) = (&file.node_port_addresses, file.mode == "iptables");
+    let everything = || [IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()].into();
+    let mut ranges: Vec<IpNet> = match (list.as_slice(), file.mode.as_str()) {
+        ([], "iptables" | "ipvs") => everything(),
+        ([], _) => return NodePortAddresses::Primary,
+        ([word], _) if word == "primary" => return NodePortAddresses::Primary,
+        (list, _) => list.iter().enumerate().filter_map(|(i, text)| node_ports(i, text, problems)).collect(),
+    };
+    let localhost = file.iptables.localhost_node_ports;
+    if iptables && localhost && ranges.iter().any(|range| range.contains(&LOCALHOST)) {
+        ranges.push(LOCALHOSTS);
+    } else if !localhost && file.mode != "ipvs" && file.mode != "nftables" {
+        // A family that has no range would be unrestricted. No host has the address that is left.
+        let own = |range: &mut IpNet| LOCALHOSTS.contains(&*range);
+        ranges.iter_mut().filter_map(|range| own(range).then_some(range)).for_each(|range| *range = NOBODY);
     }
     NodePortAddresses::Ranges(ranges.into())
+}
+
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LOCALHOSTS: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8));
+const NOBODY: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 32));
+
+fn node_ports(index: usize, text: &str, problems: &mut Problems) -> Option<IpNet> {
+    let range = addresses::cidr(text);
+    if range.is_none() {
+        let reason = format_args!("{text:?} is not a CIDR, and not the single word primary");
+        problems.add(format!("nodePortAddresses[{index}]"), reason);
+    }
+    range
+}
+
+/// Schedulers of IPVS by which the client decides are like Maglev; where ShuntConfiguration
+/// says how backends are drawn, that counts.
+fn load_balancer(documents: &Documents) -> LoadBalancer {
+    let (file, mut balancer) = (&documents.kube_proxy, documents.shunt.load_balancer);
+    let hashes = ["dh", "mh", "sh"].contains(&file.ipvs.scheduler.as_str());
+    if hashes && ipvs_counts(file) && written(&documents.shunt_fields, "loadBalancer.algorithm").is_none() {
+        balancer.algorithm = Algorithm::Maglev;
+    }
+    balancer
+}
+
+/// As kube-proxy sets them (`conntrack.SetSysctls`).
+fn host_conntrack(conntrack: &Conntrack) -> NfConntrack {
+    let count = |count: i32| u32::try_from(count).unwrap_or(0);
+    let per_core = count(conntrack.max_per_core);
+    NfConntrack {
+        max: (per_core > 0).then(|| (per_core, count(conntrack.min))),
+        tcp_established: conntrack.tcp_established_timeout.to_std(),
+        tcp_close_wait: conntrack.tcp_close_wait_timeout.to_std(),
+        tcp_be_liberal: conntrack.tcp_be_liberal,
+        udp: conntrack.udp_timeout.to_std(),
+        udp_stream: conntrack.udp_stream_timeout.to_std(),
+    }
 }
 
 /// The section of the chosen mode counts; without a mode either may ask for it.
 fn masquerade_all(file: &KubeProxyConfiguration) -> bool {
     match file.mode.as_str() {
-        "iptables" => file.iptables.masquerade_all,
+        "iptables" | "ipvs" => file.iptables.masquerade_all,
         "nftables" => file.nftables.masquerade_all,
         _ => file.iptables.masquerade_all || file.nftables.masquerade_all,
     }
@@ -211,11 +266,14 @@ fn listen(
     field: &str,
     flag: Option<(&str, &str)>,
     default: SocketAddr,
+    port: Option<u16>,
     problems: &mut Problems,
 ) -> Option<SocketAddr> {
-    let parse =
-        |text: &str| text.parse().ok().or_else(|| Some(SocketAddr::new(text.parse().ok()?, default.port())));
+    // kube-proxy's default has a port already, so that the flag for the port alone changes nothing there.
+    let bare = port.unwrap_or(default.port());
+    let parse = |text: &str| text.parse().ok().or_else(|| Some(SocketAddr::new(addresses::ip(text)?, bare)));
     match flag {
+        _ if port == Some(0) => None,
         Some((_, "")) => None,
         Some((name, text)) => parse(text).filter(|address| address.port() != 0).or_else(|| {
             problems.add(name, "must be an IP address with a port of 1 to 65535");
@@ -272,10 +330,20 @@ fn check_capacities(maps: &crate::kernel::Capacities, problems: &mut Problems) {
     }
 }
 
+/// kube-proxy's developers write state at 2 and 3, steps at 4 and 5, and every object above.
+fn level(file: &KubeProxyConfiguration) -> String {
+    let level = match file.logging.verbosity {
+        0..=3 => "info",
+        4 | 5 => "debug",
+        _ => "trace",
+    };
+    level.into()
+}
+
 fn logging(
     file: &KubeProxyConfiguration,
     shunt: &ShuntConfiguration,
-    overrides: Overrides,
+    overrides: &Overrides,
     problems: &mut Problems,
 ) -> Logging {
     let from_file =
@@ -285,7 +353,7 @@ fn logging(
     problems.check(is_level, "logging.level", "is neither a level nor a list of module=level");
     Logging {
         format: overrides.log_format.or(own.format).unwrap_or_else(from_file),
-        level: overrides.log_level.or_else(|| own.level.clone()).unwrap_or_else(|| "info".into()),
+        level: overrides.log_level.clone().or_else(|| own.level.clone()).unwrap_or_else(|| level(file)),
         datapath_level: overrides.datapath_log_level.unwrap_or(own.datapath_level),
     }
 }

@@ -70,6 +70,15 @@ impl Problems {
         }
     }
 
+    /// Calls fields by other names where `name` has one.
+    pub(super) fn rename(&mut self, name: impl Fn(&str) -> Option<String>) {
+        for problem in &mut self.0 {
+            if let Some(name) = name(&problem.path) {
+                problem.path = name;
+            }
+        }
+    }
+
     /// True when nothing is wrong.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -54,7 +54,7 @@ pub struct KubeProxyConfiguration {
     /// Prefixes of node addresses that serve NodePorts, or the word `primary`.
     pub node_port_addresses: Vec<String>,
     /// Written to /proc/self/oom_score_adj.
-    pub oom_score_adj: i64,
+    pub oom_score_adj: i32,
     /// Connection tracking.
     pub conntrack: Conntrack,
     /// How often everything is read anew from the API server.
@@ -78,7 +78,7 @@ pub struct ClientConnection {
     /// Requests per second.
     pub qps: f32,
     /// Requests at once.
-    pub burst: i64,
+    pub burst: i32,
 }
 
 /// `logging`.
@@ -92,9 +92,39 @@ pub struct Logging {
     /// `-v`.
     pub verbosity: u32,
     /// Verbosity per file.
-    pub vmodule: Vec<serde_norway::Value>,
+    pub vmodule: Vec<VmoduleItem>,
     /// Buffering.
-    pub options: serde_norway::Value,
+    pub options: LoggingOptions,
+}
+
+/// `logging.vmodule[]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct VmoduleItem {
+    /// Name of a file of the program's source, or a pattern of it.
+    pub file_pattern: String,
+    /// Its verbosity.
+    pub verbosity: u32,
+}
+
+/// `logging.options`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoggingOptions {
+    /// With format text.
+    pub text: OutputRouting,
+    /// With format json.
+    pub json: OutputRouting,
+}
+
+/// `logging.options.text` and `logging.options.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OutputRouting {
+    /// Errors go to standard error, the rest to standard output.
+    pub split_stream: bool,
+    /// Bytes, as a number or a quantity.
+    pub info_buffer_size: serde_norway::Value,
 }
 
 /// `iptables`.
@@ -102,7 +132,7 @@ pub struct Logging {
 #[serde(default, rename_all = "camelCase")]
 pub struct Iptables {
     /// Bit of the packet mark.
-    pub masquerade_bit: i64,
+    pub masquerade_bit: i32,
     /// Masquerade all traffic to ClusterIPs.
     pub masquerade_all: bool,
     /// NodePorts on loopback.
@@ -142,7 +172,7 @@ pub struct Ipvs {
 #[serde(default, rename_all = "camelCase")]
 pub struct Nftables {
     /// Bit of the packet mark.
-    pub masquerade_bit: i64,
+    pub masquerade_bit: i32,
     /// Masquerade all traffic to ClusterIPs.
     pub masquerade_all: bool,
     /// Time between full syncs.
@@ -179,9 +209,9 @@ pub struct DetectLocalNames {
 #[serde(default, rename_all = "camelCase")]
 pub struct Conntrack {
     /// Size of the kernel's table per CPU.
-    pub max_per_core: i64,
+    pub max_per_core: i32,
     /// Least size of the kernel's table.
-    pub min: i64,
+    pub min: i32,
     /// Idle established TCP connections.
     pub tcp_established_timeout: GoDuration,
     /// TCP connections in CLOSE_WAIT.

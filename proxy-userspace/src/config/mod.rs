@@ -2,17 +2,21 @@
 //! a whole and turned into values the agent can use without parsing anything again.
 
 mod addresses;
+mod changes;
 mod checks;
 mod current;
 mod document;
 pub mod duration;
 mod effective;
 mod errors;
+pub mod fields;
+mod gates;
 pub mod interfaces;
 pub mod kube_proxy;
+mod notes;
+mod overlay;
 mod shown;
 pub mod shunt;
-mod unhonoured;
 
 use std::{
     net::SocketAddr,
@@ -21,9 +25,12 @@ use std::{
     time::Duration,
 };
 
+pub use changes::Difference;
 pub use current::Current;
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
+pub use notes::{Note, Reason};
+pub use overlay::FlagValue;
 pub use shunt::{Attach, DatapathLevel, LogFormat, SocketLb, Xdp};
 
 /// The configuration the agent runs with.
@@ -33,6 +40,8 @@ pub struct Config {
     pub node_name: Option<String>,
     /// Path of the kubeconfig; the pod's service account when absent.
     pub kubeconfig: Option<PathBuf>,
+    /// URL of the API server, where it is not the one of the kubeconfig.
+    pub master: Option<String>,
     /// What decides the rows.
     pub model: crate::model::Config,
     /// The ports that the API server gives to NodePorts.
@@ -55,6 +64,12 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// A port of the agent's own that is taken is fatal.
     pub bind_hard_fail: bool,
+    /// Profiles are served where metrics are.
+    pub profiling: bool,
+    /// How willingly the system kills the agent for its memory, -1000 (never) to 1000.
+    pub oom_score_adj: i32,
+    /// What is wanted of the host's own connection tracking; none if nobody asked.
+    pub host_conntrack: Option<crate::kernel::NfConntrack>,
     /// Rows per map and family.
     pub maps: crate::kernel::Capacities,
     /// Folder of pins in a mounted bpf file system.
@@ -63,8 +78,12 @@ pub struct Config {
     pub cgroup: Option<PathBuf>,
     /// The log.
     pub logging: Logging,
-    /// Fields of kube-proxy's file that are set and have no effect.
-    pub unhonoured: Vec<String>,
+    /// Fields of kube-proxy's that are set and mean something else here, or nothing.
+    pub notes: Vec<Note>,
+    /// SHA-256 of the file, in hexadecimal; tells which version of it a node has.
+    pub hash: String,
+    /// Where this came from, to read it again.
+    source: Source,
     /// kube-proxy's document as it was written, for [`Config::configz`].
     kube_proxy: kube_proxy::KubeProxyConfiguration,
     /// Our document as it was written.
@@ -97,6 +116,13 @@ impl Default for ConntrackTimeouts {
             udp_stream: Duration::from_secs(120),
         }
     }
+}
+
+/// Where a configuration came from.
+#[derive(Clone, Debug, Default)]
+struct Source {
+    file: Option<PathBuf>,
+    overrides: Overrides,
 }
 
 /// The log.
@@ -133,6 +159,14 @@ pub struct Overrides {
     pub log_level: Option<String>,
     /// `--datapath-log-level`
     pub datapath_log_level: Option<DatapathLevel>,
+    /// `--master`
+    pub master: Option<String>,
+    /// `--healthz-port`, which counts without a file; 0 turns the server off.
+    pub healthz_port: Option<u16>,
+    /// `--metrics-port`, the same.
+    pub metrics_port: Option<u16>,
+    /// kube-proxy's flags, which count without a file.
+    pub kube_proxy: Vec<FlagValue>,
 }
 
 impl Config {
@@ -143,16 +177,47 @@ impl Config {
                 .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?,
             None => String::new(),
         };
-        Self::parse(&text, overrides)
+        Self::build(&text, Source { file: file.map(Path::to_owned), overrides })
     }
 
     /// Like [`Config::load`], from the text of a file.
     pub fn parse(text: &str, overrides: Overrides) -> Result<Self, ConfigError> {
+        Self::build(text, Source { file: None, overrides })
+    }
+
+    /// The file this was read from.
+    pub fn file(&self) -> Option<&Path> {
+        self.source.file.as_deref()
+    }
+
+    /// The same with another text of the file.
+    pub fn with_text(&self, text: &str) -> Result<Self, ConfigError> {
+        Self::build(text, self.source.clone())
+    }
+
+    /// SHA-256 of a file's text, in hexadecimal, as `sha256sum` shows it.
+    pub fn hash_of(text: &str) -> String {
+        let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn build(text: &str, source: Source) -> Result<Self, ConfigError> {
         let mut problems = Problems::default();
-        let documents = document::read(text, &mut problems)?;
+        let flags = source.overrides.kube_proxy.iter();
+        let (counting, ignored): (Vec<_>, Vec<_>) =
+            flags.partition(|flag| source.file.is_none() || flag.counts_beside_a_file());
+        let documents = document::read(text, &counting, &mut problems)?;
         checks::kube_proxy(&documents.kube_proxy, &mut problems);
-        let config = effective::config(&documents, overrides, &mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Invalid(problems)) }
+        let mut config = effective::config(&documents, &source, &mut problems);
+        if !problems.is_empty() {
+            let flag = |path: &str| counting.iter().find(|flag| flag.paths.contains(&path));
+            problems.rename(|path| flag(path).map(|flag| format!("--{}", flag.flag)));
+            return Err(ConfigError::Invalid(problems));
+        }
+        config.notes = notes::notes(&documents, &ignored);
+        config.hash = Self::hash_of(text);
+        config.source = source;
+        Ok(config)
     }
 }
 

@@ -43,6 +43,19 @@ impl Config {
         document.healthz_bind_address = address(self.health);
         document.metrics_bind_address = address(self.metrics);
         fill(&mut document);
+        // Those in force stand in each section that counts, so that the file reads back as it is.
+        let periods = (self.sync_period.into(), self.min_sync_period.into());
+        let KubeProxyConfiguration { iptables, ipvs, nftables, mode, .. } = &mut document;
+        let sections = [
+            ("iptables", &mut iptables.sync_period, &mut iptables.min_sync_period),
+            ("ipvs", &mut ipvs.sync_period, &mut ipvs.min_sync_period),
+            ("nftables", &mut nftables.sync_period, &mut nftables.min_sync_period),
+        ];
+        for (section, period, min) in sections {
+            if mode.is_empty() || mode == section {
+                (*period, *min) = periods;
+            }
+        }
         document
     }
 
@@ -91,6 +104,10 @@ fn fill(document: &mut KubeProxyConfiguration) {
     period(&mut document.ipvs.sync_period, Ipvs::default().sync_period);
     period(&mut document.nftables.sync_period, Nftables::default().sync_period);
     period(&mut document.nftables.min_sync_period, Nftables::default().min_sync_period);
+    let frequency = &mut document.logging.flush_frequency;
+    if frequency.as_i64() == Some(0) || frequency.as_str() == Some("0s") {
+        *frequency = default.logging.flush_frequency;
+    }
     if document.client_connection.qps == 0.0 {
         document.client_connection.qps = default.client_connection.qps;
     }

@@ -28,6 +28,11 @@ fn wrong(text: &str) -> Vec<String> {
     }
 }
 
+/// The fields there are notes about.
+fn noted(config: &Config) -> Vec<String> {
+    config.notes.iter().map(|note| note.field.clone()).collect()
+}
+
 #[test]
 fn nothing_means_defaults() {
     for text in ["", "---\n", &kube_proxy(""), &shunt("")] {
@@ -37,7 +42,7 @@ fn nothing_means_defaults() {
         assert_eq!(config.min_sync_period, Duration::ZERO);
         assert_eq!(config.timeouts, ConntrackTimeouts::default());
         assert_eq!(config.logging.level, "info");
-        assert!(config.unhonoured.is_empty());
+        assert!(noted(&config).iter().all(|field| field == "nodePortAddresses"), "{:?}", config.notes);
     }
 }
 
@@ -100,9 +105,9 @@ fn timeouts_of_ipvs_count_where_its_mode_does() {
         [86_400, 3600, 120, 30, 120]
     );
 
-    let unhonoured = |mode: &str| parse(&kube_proxy(&format!("mode: {mode}\n{ipvs}"))).unhonoured;
-    assert_eq!(unhonoured("ipvs"), ["mode"]);
-    assert_eq!(unhonoured("nftables"), ["ipvs.tcpTimeout", "ipvs.tcpFinTimeout", "ipvs.udpTimeout"]);
+    let notes = |mode: &str| noted(&parse(&kube_proxy(&format!("mode: {mode}\n{ipvs}"))));
+    assert_eq!(notes("ipvs"), ["mode"]);
+    assert_eq!(notes("nftables"), ["ipvs.tcpTimeout", "ipvs.tcpFinTimeout", "ipvs.udpTimeout"]);
 }
 
 #[test]
@@ -197,7 +202,7 @@ fn an_empty_health_address_is_the_default_in_the_file_and_off_as_a_flag() {
 #[test]
 fn all_wrong_fields_are_reported_together() {
     let text = kube_proxy(
-        "conntrack: {maxPerCore: -1, min: -1, tcpEstablishedTimeout: -5s, udpTimeout: -5s}\nx: 1",
+        "conntrack: {maxPerCore: -1, min: -1, tcpEstablishedTimeout: -5s, udpTimeout: -5s}",
     ) + "---\n"
         + &shunt(
             "snatPortRange: 5-1\ninterfaces: {pod: ['veth[']}\nmaps: {slots: 0}\nlogging: {colour: red, level: a=b=c}",
@@ -214,7 +219,6 @@ fn all_wrong_fields_are_reported_together() {
             "logging.level",
             "maps.slots",
             "snatPortRange",
-            "x",
         ]
     );
 }
@@ -241,22 +245,144 @@ fn flags_win_over_both_documents() {
 }
 
 #[test]
-fn what_has_no_effect_is_named_and_generated_zeros_are_not() {
+fn what_means_something_else_or_nothing_is_noted_and_generated_zeros_are_not() {
     let config = parse(&kube_proxy(
         "mode: ipvs
 bindAddress: 0.0.0.0
 configSyncPeriod: 15m0s
-enableProfiling: true
-conntrack: {maxPerCore: 0, tcpBeLiberal: true}
-ipvs: {scheduler: rr, excludeCIDRs: null}
+clientConnection: {qps: 20}
+conntrack: {maxPerCore: 0, min: 10, tcpBeLiberal: true}
+ipvs: {scheduler: sh, excludeCIDRs: null}
+nftables: {masqueradeAll: true}
 logging: {flushFrequency: 0, options: {json: {infoBufferSize: '0'}}, verbosity: 0}
-featureGates: {AllAlpha: true}",
+udpIdleTimeout: 250ms
+featureGates: {AllAlpha: true, AllowServiceExternalIPs: false}",
     ));
+    let told: Vec<_> = config.notes.iter().map(|note| (&*note.field, note.reason)).collect();
     assert_eq!(
-        config.unhonoured,
-        ["featureGates.AllAlpha", "enableProfiling", "mode", "ipvs.scheduler", "conntrack.tcpBeLiberal"]
+        told,
+        [
+            ("featureGates.AllAlpha", Reason::NoEffect),
+            ("clientConnection.qps", Reason::NoEffect),
+            ("mode", Reason::Mapped),
+            ("ipvs.scheduler", Reason::Mapped),
+            ("nftables.masqueradeAll", Reason::OtherMode),
+            ("conntrack.min", Reason::Mapped),
+            ("udpIdleTimeout", Reason::Unknown),
+        ]
     );
-    assert!(parse(&kube_proxy("mode: nftables")).unhonoured.is_empty());
+    assert!(!config.model.masquerade_all && !config.model.external_ips);
+    assert_eq!(config.model.load_balancer.algorithm, Algorithm::Maglev);
+    assert!(parse(&kube_proxy("mode: nftables")).notes.is_empty());
+}
+
+#[test]
+fn what_kubeadm_writes_means_the_defaults() {
+    let text = include_str!("tests/kubeadm.conf");
+    let config = parse(text);
+    let defaults = parse(&kube_proxy("clusterCIDR: 10.244.0.0/16"));
+    assert_eq!((&config.model, config.timeouts), (&defaults.model, defaults.timeouts));
+    assert_eq!(
+        (config.sync_period, config.min_sync_period),
+        (defaults.sync_period, defaults.min_sync_period)
+    );
+    assert_eq!((config.health, config.metrics), (defaults.health, defaults.metrics));
+    assert_eq!(noted(&config), ["nodePortAddresses"]);
+    assert_eq!(config.kubeconfig.as_deref(), Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf")));
+    let (theirs, ours) = (config.configz(), defaults.configz());
+    let fields = theirs["kubeproxy.config.k8s.io"].as_object().unwrap();
+    for (field, value) in fields.iter().filter(|(field, _)| *field != "clientConnection") {
+        assert_eq!(value, &ours["kubeproxy.config.k8s.io"][field], "{field}");
+    }
+}
+
+#[test]
+fn node_ports_of_each_mode() {
+    let ranges = |fields: &str| match parse(&kube_proxy(fields)).model.node_port_addresses {
+        NodePortAddresses::Primary => "primary".to_owned(),
+        NodePortAddresses::Ranges(nets) => nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+    };
+    for (fields, expected) in [
+        ("", "primary"),
+        ("mode: nftables", "primary"),
+        ("mode: ipvs", "0.0.0.0/0 ::/0"),
+        ("mode: iptables", "0.0.0.0/0 ::/0 127.0.0.0/8"),
+        ("mode: iptables\niptables: {localhostNodePorts: false}", "0.0.0.0/0 ::/0"),
+        ("mode: iptables\nnodePortAddresses: [primary]", "primary"),
+        ("mode: iptables\nnodePortAddresses: [10.0.0.0/8]", "10.0.0.0/8"),
+        ("nodePortAddresses: [0.0.0.0/0]", "0.0.0.0/0"),
+        ("nodePortAddresses: [127.0.0.0/8, 10.0.0.0/8]", "127.0.0.0/8 10.0.0.0/8"),
+        ("nodePortAddresses: [127.0.0.0/8]\niptables: {localhostNodePorts: false}", "0.0.0.0/32"),
+        (
+            "mode: nftables\nnodePortAddresses: [127.0.0.0/8]\niptables: {localhostNodePorts: false}",
+            "127.0.0.0/8",
+        ),
+    ] {
+        assert_eq!(ranges(fields), expected, "{fields}");
+    }
+}
+
+#[test]
+fn the_scheduler_gives_way_to_our_own_word() {
+    let algorithm = |fields: &str, ours: &str| {
+        parse(&(kube_proxy(fields) + "---\n" + &shunt(ours))).model.load_balancer.algorithm
+    };
+    assert_eq!(algorithm("ipvs: {scheduler: mh}", ""), Algorithm::Maglev);
+    assert_eq!(algorithm("ipvs: {scheduler: mh}", "loadBalancer: {mode: dsr}"), Algorithm::Maglev);
+    assert_eq!(algorithm("ipvs: {scheduler: mh}", "loadBalancer: {algorithm: random}"), Algorithm::Random);
+    assert_eq!(algorithm("ipvs: {scheduler: wlc}", ""), Algorithm::Random);
+    assert_eq!(algorithm("mode: nftables\nipvs: {scheduler: mh}", ""), Algorithm::Random);
+}
+
+fn flag(
+    flag: &'static str,
+    paths: &'static [&'static str],
+    value: impl Into<serde_norway::Value>,
+) -> FlagValue {
+    FlagValue { flag, paths, value: value.into() }
+}
+
+#[test]
+fn flags_of_kube_proxy_count_without_a_file_and_are_checked_like_one() {
+    let flags = vec![
+        flag("masquerade-all", &["iptables.masqueradeAll", "nftables.masqueradeAll"], true),
+        flag("cluster-cidr", &["clusterCIDR"], "10.0.0.0/8"),
+        flag("v", &["logging.verbosity"], 4),
+    ];
+    let overrides = Overrides { kube_proxy: flags, ..Overrides::default() };
+    let config = Config::load(None, overrides.clone()).unwrap();
+    assert!(config.model.masquerade_all && config.notes.iter().all(|note| note.reason == Reason::Mapped));
+    assert_eq!(config.logging.level, "debug");
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), kube_proxy("mode: nftables")).unwrap();
+    let config = Config::load(Some(file.path()), overrides).unwrap();
+    assert!(!config.model.masquerade_all);
+    assert_eq!(noted(&config), ["logging.verbosity", "--masquerade-all", "--cluster-cidr"]);
+    assert_eq!(config.logging.level, "debug");
+
+    let wrong =
+        vec![flag("conntrack-min", &["conntrack.min"], -1), flag("cluster-cidr", &["clusterCIDR"], "x")];
+    let overrides = Overrides { kube_proxy: wrong, ..Overrides::default() };
+    let Err(ConfigError::Invalid(problems)) = Config::load(None, overrides) else {
+        panic!("these are wrong")
+    };
+    let mut paths: Vec<_> = problems.into_iter().map(|problem| problem.path).collect();
+    paths.sort();
+    assert_eq!(paths, ["--cluster-cidr", "--conntrack-min"]);
+}
+
+#[test]
+fn the_deprecated_ports_turn_servers_off() {
+    let overrides = Overrides { healthz_port: Some(0), metrics_port: Some(9), ..Overrides::default() };
+    let config = Config::parse("", overrides).unwrap();
+    assert_eq!((config.health, config.metrics.map(|a| a.port())), (None, Some(10249)));
+    let overrides = Overrides {
+        healthz_port: Some(9),
+        healthz_bind_address: Some("10.0.0.1".into()),
+        ..Overrides::default()
+    };
+    assert_eq!(Config::parse("", overrides).unwrap().health, "10.0.0.1:9".parse().ok());
 }
 
 #[test]
@@ -331,3 +457,5 @@ fn the_conformance_cases_hold() {
 fn off_is_a_word_and_no_boolean() {
     assert_eq!(parse(&shunt("socketLB: off\nlogging: {datapathLevel: off}")).model.socket_lb, Sockets::Off);
 }
+
+mod document;

@@ -68,6 +68,22 @@ impl Health {
         Ok(())
     }
 
+    /// Serves `/healthz` and `/livez` at another address, as soon as that can be had, or nowhere.
+    pub fn serve_elsewhere(&mut self, address: Option<SocketAddr>) {
+        // The port is free for the new server before it asks.
+        self.general = None;
+        if let Some(address) = address
+            && let Err(error) = self.serve(address, false)
+        {
+            warn!(%error, %address, "cannot serve the proxy's health");
+        }
+    }
+
+    /// A change is late after this long.
+    pub fn set_patience(&self, patience: Duration) {
+        self.board.state().set_patience(patience);
+    }
+
     /// Changes wait to be written.
     pub fn queued(&self) {
         let now = Instant::now();

@@ -52,6 +52,11 @@ impl State {
         Self { patience, families: [Progress::default(); 2], eligible: true }
     }
 
+    /// A change is late after `patience` from here on.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// A change waits, perhaps after others.
     pub fn queued(&mut self, family: Family, now: Instant) {
         self.families[family as usize].waiting_since.get_or_insert(now);

@@ -94,6 +94,19 @@ impl Datapath {
         })
     }
 
+    /// What takes privileges that an agent may lack later: the directory of pins, and the
+    /// settings of loopback where that is to be an edge.
+    ///
+    /// # Errors
+    /// When the pins cannot be made.
+    pub fn prepare_host(bpffs: &Path, loopback: bool) -> Result<(), KernelError> {
+        Pins::new(bpffs).create()?;
+        if loopback {
+            accept_own_sources_on_loopback(true);
+        }
+        Ok(())
+    }
+
     /// The maps, open for writing.
     ///
     /// # Errors
@@ -297,7 +310,12 @@ impl Datapath {
 fn accept_own_sources_on_loopback(accept: bool) {
     for setting in ["accept_local", "route_localnet"] {
         let path = Path::new("/proc/sys/net/ipv4/conf/lo").join(setting);
-        if let Err(error) = fs::write(&path, if accept { "1" } else { "0" }) {
+        let value = if accept { "1" } else { "0" };
+        // Set by `--init-only`, it need not be writable any more.
+        if fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) {
+            continue;
+        }
+        if let Err(error) = fs::write(&path, value) {
             tracing::warn!(%error, path = %path.display(), "host processes may not reach NodePorts of this node");
         }
     }

@@ -19,6 +19,7 @@ mod mmap;
 mod namespaces;
 mod netlink;
 mod netlink_socket;
+mod nf_conntrack;
 mod object;
 mod pinned;
 mod pins;
@@ -46,6 +47,7 @@ pub use inspect::{
 pub use maps::KernelMaps;
 pub use namespaces::netns_cookie;
 pub use netlink::Netlink;
+pub use nf_conntrack::{NfConntrack, Unset};
 pub use object::Capacities;
 pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
 pub use pins::{DEFAULT_BPFFS, Pins};

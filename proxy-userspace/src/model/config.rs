@@ -15,6 +15,10 @@ pub struct Config {
     pub masquerade_all: bool,
     /// `nodePortAddresses`.
     pub node_port_addresses: NodePortAddresses,
+    /// `bindAddress`: the node's primary address of its family, whatever the Node object says.
+    pub primary: Option<IpAddr>,
+    /// False if external IPs of services are not served.
+    pub external_ips: bool,
     /// `socketLB`.
     pub socket_lb: SocketLb,
     /// `answerEcho`: cluster IPs answer ICMP echo.
@@ -34,6 +38,8 @@ impl Default for Config {
             detect_local: DetectLocal::default(),
             masquerade_all: false,
             node_port_addresses: NodePortAddresses::default(),
+            primary: None,
+            external_ips: true,
             socket_lb: SocketLb::default(),
             answer_echo: true,
             load_balancer: LoadBalancer::default(),

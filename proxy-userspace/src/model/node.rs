@@ -34,6 +34,12 @@ impl Node {
         self.addresses.iter().copied().find(|addr| Family::of(*addr) == family)
     }
 
+    /// Makes an address the primary one of its family.
+    pub fn prefer(&mut self, addr: IpAddr) {
+        let others = self.addresses.iter().copied().filter(|other| *other != addr);
+        self.addresses = std::iter::once(addr).chain(others).collect();
+    }
+
     /// The first pod range of a family.
     pub fn pod_cidr(&self, family: Family) -> Option<IpNet> {
         self.pod_cidrs.iter().copied().find(|net| Family::of_net(net) == family)

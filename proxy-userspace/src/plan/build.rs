@@ -13,7 +13,8 @@ use crate::model::{
 /// service does not exist or is not served.
 pub fn build(state: &State, name: &ObjectName, config: &Config) -> Vec<PortPlan> {
     let Some(service) = state.service(name) else { return Vec::new() };
-    let faces = won_faces(state, service);
+    let mut faces = won_faces(state, service);
+    faces.retain(|face| config.external_ips || face.kind != Kind::EXTERNAL_IP);
     let mut plans = Vec::new();
     for family in Family::ALL.into_iter().filter(|family| service.cluster_ip(*family).is_some()) {
         for (index, port) in service.ports.iter().enumerate() {

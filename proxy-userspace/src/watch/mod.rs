@@ -5,8 +5,8 @@
 //! The only module that knows kube-rs and the types of the Kubernetes API.
 
 pub mod convert;
+mod file_events;
 pub mod kube;
-
 pub mod manifests;
 pub mod metrics;
 
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::model::Change;
 
+pub use file_events::FileEvents;
 pub use metrics::WatchMetrics;
 
 /// What a source reports at one time.

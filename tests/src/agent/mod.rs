@@ -106,7 +106,7 @@ impl Agent {
         })
     }
 
-    /// Writes the configuration file; a running agent reads it when it is started again.
+    /// Writes the configuration file, which a running agent follows.
     pub fn configure(&self, kube_proxy: &Value, shunt: &Value) -> Result<()> {
         let documents =
             [kube_proxy_document(kube_proxy)?, document("shunt.dev/v1alpha1", "ShuntConfiguration", shunt)?];

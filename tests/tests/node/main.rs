@@ -17,6 +17,7 @@ mod life;
 mod metrics;
 mod operator;
 mod opt_out;
+mod reload;
 mod services;
 mod stage;
 mod trace;

@@ -25,7 +25,7 @@ fn get(node: &Node, path: &str) -> Result<String> {
 }
 
 /// Waits for a line of `/metrics` that begins so.
-fn wait_for(node: &Node, line: &str) -> Result<()> {
+pub(crate) fn wait_for(node: &Node, line: &str) -> Result<()> {
     soon(|| {
         let text = get(node, "/metrics")?;
         ensure!(text.lines().any(|other| other.starts_with(line)), "no {line} in {text}");

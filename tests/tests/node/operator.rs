@@ -11,7 +11,7 @@ use tests::{
     },
 };
 
-fn list(cluster: &Cluster, node: usize, what: &str) -> Result<Vec<Value>> {
+pub(crate) fn list(cluster: &Cluster, node: usize, what: &str) -> Result<Vec<Value>> {
     let node = &cluster.nodes[node];
     let text = node.agent.shunt(&node.host.netns, &[what, "list", "-o", "json"])?;
     serde_json::from_str(&text).with_context(|| text)

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 use serde::Serialize;
 
 use crate::{
-    config::Config,
+    config::{Config, Note},
     kernel::{DevicePrograms, Listener, SocketHook, System, XdpMode, XdpPolicy},
     model::SocketLb,
 };
@@ -85,11 +85,18 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
     found.push(snat_ports(facts));
     found.extend(port(facts, "health port", facts.config.health));
     found.extend(port(facts, "metrics port", facts.config.metrics));
+    found.extend(facts.config.notes.iter().map(configuration));
     found
 }
 
 fn finding(check: &'static str, state: State, detail: impl Into<String>) -> Finding {
     Finding { check, state, detail: detail.into() }
+}
+
+/// A field that means something else than in kube-proxy, or nothing.
+fn configuration(note: &Note) -> Finding {
+    let state = if note.is_served() { State::Ok } else { State::Warning };
+    finding("configuration", state, note.to_string())
 }
 
 fn kernel(system: &System) -> Finding {

@@ -89,9 +89,11 @@ impl Desired {
         let metrics = Arc::new(WatchMetrics::default());
         let mut batches = match &args.manifests {
             Some(folder) => manifests::start(folder.clone(), node_name.clone(), metrics.clone())?,
-            None => {
-                kube::start(&kube::connect(config.kubeconfig.clone()).await?, &node_name, metrics.clone())
-            }
+            None => kube::start(
+                &kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?,
+                &node_name,
+                metrics.clone(),
+            ),
         };
         let first = tokio::time::timeout(Duration::from_secs(args.timeout), batches.recv()).await;
         let first = first.map_err(|_| {

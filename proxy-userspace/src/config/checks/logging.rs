@@ -1,8 +1,9 @@
 //! The rules of `logging`, which kube-proxy shares with all components.
 
-use serde_norway::Value;
-
-use crate::config::{errors::Problems, kube_proxy::KubeProxyConfiguration};
+use crate::config::{
+    errors::Problems,
+    kube_proxy::{KubeProxyConfiguration, LoggingOptions, VmoduleItem},
+};
 
 const NOT_TOO_VERBOSE: &str = "must be at most 2147483647";
 
@@ -25,22 +26,19 @@ pub(super) fn check(file: &KubeProxyConfiguration, problems: &mut Problems) {
     }
 }
 
-fn vmodule(path: &str, item: &Value, problems: &mut Problems) {
-    let pattern = item.get("filePattern").and_then(Value::as_str).unwrap_or_default();
+fn vmodule(path: &str, item: &VmoduleItem, problems: &mut Problems) {
+    let pattern = &item.file_pattern;
     problems.check(!pattern.is_empty(), path, "filePattern must not be empty");
     problems.check(!pattern.contains(['=', ',']), path, "filePattern must not contain = or a comma");
-    let verbosity = item.get("verbosity").and_then(Value::as_u64).unwrap_or_default();
-    problems.check(i32::try_from(verbosity).is_ok(), path, NOT_TOO_VERBOSE);
+    problems.check(i32::try_from(item.verbosity).is_ok(), path, NOT_TOO_VERBOSE);
 }
 
 /// Generated files hold every option with its default, which is always allowed.
-fn alpha_options(options: &Value, problems: &mut Problems) {
-    for format in ["text", "json"] {
-        let option = |name| options.get(format).and_then(|options| options.get(name));
-        let splits = option("splitStream").and_then(Value::as_bool) == Some(true);
-        let size = option("infoBufferSize")
-            .map(|size| size.as_str().map_or(size.as_f64() != Some(0.0), |s| s != "0"));
-        for (name, is_set) in [("splitStream", splits), ("infoBufferSize", size == Some(true))] {
+fn alpha_options(options: &LoggingOptions, problems: &mut Problems) {
+    for (format, options) in [("text", &options.text), ("json", &options.json)] {
+        let size = &options.info_buffer_size;
+        let buffers = size.as_str().map_or(size.as_f64() != Some(0.0), |size| size != "0");
+        for (name, is_set) in [("splitStream", options.split_stream), ("infoBufferSize", buffers)] {
             let path = format!("logging.options.{format}.{name}");
             problems.check(!is_set, &path, "needs the feature gate LoggingAlphaOptions");
         }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ClientConnection, Conntrack, DetectLocalNames, Iptables, Ipvs, KubeProxyConfiguration, Logging, Nftables,
-    Winkernel,
+    ClientConnection, Conntrack, DetectLocalNames, Iptables, Ipvs, KubeProxyConfiguration, Logging,
+    LoggingOptions, Nftables, OutputRouting, Winkernel,
 };
 use crate::config::duration::GoDuration;
 
@@ -59,8 +59,14 @@ impl Default for Logging {
             flush_frequency: "5s".into(),
             verbosity: 0,
             vmodule: Vec::new(),
-            options: serde_norway::Value::Null,
+            options: LoggingOptions::default(),
         }
+    }
+}
+
+impl Default for OutputRouting {
+    fn default() -> Self {
+        Self { split_stream: false, info_buffer_size: "0".into() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A Kubernetes API server as a source. It may be absent at the start, vanish and come
 //! back: what was reported stays as it is until the server says otherwise.
 
+mod credentials;
 mod events;
 mod follow;
 mod gather;
@@ -12,17 +13,15 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
-use kube::{
-    Api, Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-    core::PartialObjectMeta,
-    runtime::watcher,
-};
+use kube::{Api, Client, core::PartialObjectMeta, runtime::watcher};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
 pub use self::events::{NodeEvents, Notice};
-use self::follow::{Follow, follow};
+use self::{
+    credentials::Credentials,
+    follow::{Follow, follow},
+};
 use super::{BATCHES_AHEAD, Batches, WatchMetrics};
 
 /// kube-proxy's selectors. Slices of headless services are left out by the label that the
@@ -47,25 +46,20 @@ pub enum ConnectError {
     /// There is no service account.
     #[error("no --kubeconfig or --manifests was given, and this is not a pod with a service account: {0}")]
     InCluster(#[from] kube::config::InClusterError),
+    /// `--master` is no URL.
+    #[error("--master {0:?} is not a URL: {1}")]
+    Master(String, http::uri::InvalidUri),
     /// Certificates or addresses that cannot be used.
     #[error("cannot set up the connection to the API server: {0}")]
     Client(#[from] kube::Error),
 }
 
-/// Prepares the connection: by `kubeconfig`, else by the service account of the pod.
-pub async fn connect(kubeconfig: Option<PathBuf>) -> Result<Client, ConnectError> {
-    let config = match kubeconfig {
-        None => Config::incluster()?,
-        Some(path) => {
-            let read = Kubeconfig::read_from(&path);
-            let config = match read {
-                Ok(file) => Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await,
-                Err(error) => Err(error),
-            };
-            config.map_err(|source| ConnectError::Kubeconfig { path, source })?
-        }
-    };
-    Ok(Client::try_from(config)?)
+/// Prepares the connection: by `kubeconfig`, else by the service account of the pod. `master`
+/// is a URL that counts in place of the kubeconfig's; alone it is all there is to know.
+pub async fn connect(kubeconfig: Option<PathBuf>, master: Option<&str>) -> Result<Client, ConnectError> {
+    let parse = |url: &str| url.parse().map_err(|source| ConnectError::Master(url.into(), source));
+    let master = master.map(parse).transpose()?;
+    credentials::client(Credentials { kubeconfig, master }).await
 }
 
 /// Starts following services, slices, the node `node_name`, service ranges, and the metadata

@@ -4,7 +4,6 @@
 //! Change is noticed through inotify (by the `notify` crate) and, because events can be
 //! lost and network file systems send none, by a look at the folder now and then.
 
-mod events;
 mod folder;
 mod parse;
 
@@ -14,8 +13,8 @@ use thiserror::Error;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{debug, warn};
 
-use self::{events::Events, folder::Folder};
-use super::{BATCHES_AHEAD, Batch, Batches, WatchMetrics};
+use self::folder::Folder;
+use super::{BATCHES_AHEAD, Batch, Batches, FileEvents, WatchMetrics};
 
 pub use parse::{FileError, Format, parse};
 
@@ -45,12 +44,12 @@ pub fn start(
         Err(source) => return Err(FolderError { path: folder, source }),
     };
     let (tx, rx) = mpsc::channel(BATCHES_AHEAD);
-    let events = Events::of(&path);
+    let events = FileEvents::of(&path);
     tokio::spawn(follow(Folder::new(path.clone(), node_name, metrics), path, events, tx));
     Ok(rx)
 }
 
-async fn follow(mut folder: Folder, path: PathBuf, mut events: Events, tx: mpsc::Sender<Batch>) {
+async fn follow(mut folder: Folder, path: PathBuf, mut events: FileEvents, tx: mpsc::Sender<Batch>) {
     let mut touched = HashSet::new();
     let mut revision = 0;
     loop {
@@ -75,7 +74,7 @@ async fn follow(mut folder: Folder, path: PathBuf, mut events: Events, tx: mpsc:
             }
         }
         if !folder.is_readable() {
-            events = Events::of(&path);
+            events = FileEvents::of(&path);
         }
         touched = events.next(Instant::now() + RESCAN, QUIET).await;
     }

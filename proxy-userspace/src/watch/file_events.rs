@@ -1,4 +1,4 @@
-//! Events of a folder, gathered into bursts.
+//! Events of the files of a folder, gathered into bursts.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 const UNFINISHED: Duration = Duration::from_secs(30);
 
 /// The events of one folder.
-pub(super) struct Events {
+pub struct FileEvents {
     /// Absent where the system has no more watches to give; then only looking helps.
     _watcher: Option<RecommendedWatcher>,
     rx: mpsc::UnboundedReceiver<notify::Result<Event>>,
@@ -31,9 +31,9 @@ pub(super) struct Events {
     unfinished: HashSet<PathBuf>,
 }
 
-impl Events {
+impl FileEvents {
     /// Starts listening.
-    pub(super) fn of(folder: &Path) -> Self {
+    pub fn of(folder: &Path) -> Self {
         let (tx, rx) = mpsc::unbounded_channel();
         let watcher = notify::recommended_watcher(move |event| {
             // The reader is gone only when the source is.
@@ -50,13 +50,13 @@ impl Events {
     }
 
     /// Files that are being written.
-    pub(super) fn unfinished(&self) -> &HashSet<PathBuf> {
+    pub fn unfinished(&self) -> &HashSet<PathBuf> {
         &self.unfinished
     }
 
     /// Waits for an event, and then until none has come for `quiet`; at most until
     /// `rescan`. Returns the files that were touched.
-    pub(super) async fn next(&mut self, rescan: Instant, quiet: Duration) -> HashSet<PathBuf> {
+    pub async fn next(&mut self, rescan: Instant, quiet: Duration) -> HashSet<PathBuf> {
         let mut touched = HashSet::new();
         let mut deadline = rescan;
         loop {
@@ -66,7 +66,7 @@ impl Events {
                         deadline = rescan.min(Instant::now() + quiet);
                     }
                 }
-                Ok(Some(Err(error))) => warn!(%error, "events of the manifest folder may have been lost"),
+                Ok(Some(Err(error))) => warn!(%error, "events of files may have been lost"),
                 // Without a watcher nobody sends; the time still passes.
                 Ok(None) => tokio::time::sleep_until(deadline).await,
                 Err(_) => break,

@@ -1,0 +1,63 @@
+//! The fields of ShuntConfiguration.
+
+use super::{
+    Field,
+    Takes::{Live, Restart},
+    honoured,
+};
+
+/// Every field of `shunt.dev/v1alpha1`.
+pub const SHUNT: &[Field] = &[
+    honoured(
+        "socketLB",
+        Live,
+        "`all`, `host` or `off`: whose sockets are translated when they connect, see [socket-lb.md](socket-lb.md)",
+    ),
+    honoured("answerEcho", Live, "ClusterIPs answer ping"),
+    honoured(
+        "interfaces.ignore",
+        Live,
+        "patterns of names of devices that are no edge, where discovery must be overruled",
+    ),
+    honoured("interfaces.pod", Live, "patterns of names of pod edges"),
+    honoured("interfaces.node", Live, "patterns of names of node edges"),
+    honoured("interfaces.tunnel", Live, "patterns of names of tunnel edges"),
+    honoured("attach", Restart, "`tcx`, `clsact`, or `auto`: the first where the kernel has it"),
+    honoured(
+        "loadBalancer.mode",
+        Live,
+        "`snat`, `dsr` or `hybrid`: the way to endpoints on other nodes, see [services.md](services.md#load-balancing)",
+    ),
+    honoured("loadBalancer.algorithm", Live, "`random` or `maglev`, for addresses that face the outside"),
+    honoured(
+        "xdp",
+        Restart,
+        "`off`, `auto`, `native` or `generic`: drivers forward what only passes this node, see [xdp.md](xdp.md)",
+    ),
+    honoured(
+        "snatPortRange",
+        Live,
+        "source ports of masqueraded connections, see [connections.md](connections.md#source-ports)",
+    ),
+    honoured(
+        "nodePortRange",
+        Live,
+        "what the API server gives to NodePorts (`--service-node-port-range`); must not overlap `snatPortRange`",
+    ),
+    honoured("maps.frontends", Restart, "rows: addresses services answer on"),
+    honoured("maps.backends", Restart, "rows: endpoints"),
+    honoured("maps.slots", Restart, "rows: candidates of all frontends together"),
+    honoured("maps.conntrack", Restart, "rows: two to four for each translated connection"),
+    honoured("maps.socketFlows", Restart, "rows: two for each peer translated by socket LB"),
+    honoured("maps.services", Restart, "rows: service ports"),
+    honoured("maps.affinity", Restart, "rows: clients with session affinity"),
+    honoured("bpffs", Restart, "directory for pins, on a bpf file system"),
+    honoured("cgroup", Restart, "root of cgroup2; found in the mount table when empty"),
+    honoured("logging.format", Restart, "`text` or `json`; wins over the same field of kube-proxy"),
+    honoured("logging.level", Live, "`error` to `trace`, or such levels per module; `info` when empty"),
+    honoured(
+        "logging.datapathLevel",
+        Restart,
+        "what the eBPF programs log about packets; `off` costs nothing",
+    ),
+];
