@@ -25,7 +25,7 @@ const MODULES: [Module; 10] = [
     Module {
         name: "kernel",
         siblings: &["model", "plan", "dataplane"],
-        libraries: &["aya", "aya_log", "aya_obj", "rtnetlink", "netlink_sys", "tokio"],
+        libraries: &["aya", "aya_log", "aya_obj", "btf_rs", "rtnetlink", "netlink_sys", "tokio"],
     },
     Module { name: "watch", siblings: &["model"], libraries: &["http", "kube", "k8s_openapi", "tokio"] },
     Module { name: "health", siblings: &["model", "serve"], libraries: &["tokio"] },
@@ -44,10 +44,11 @@ const MODULES: [Module; 10] = [
 ];
 
 /// Libraries that only some modules may know.
-const HOUSED: [&str; 12] = [
+const HOUSED: [&str; 13] = [
     "aya",
     "aya_log",
     "aya_obj",
+    "btf_rs",
     "http",
     "http_body_util",
     "hyper",

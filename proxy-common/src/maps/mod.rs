@@ -3,7 +3,8 @@
 //! their sizes are asserted at compile time.
 //!
 //! A change of a layout raises [`LAYOUT_VERSION`], which is part of the pin path: two
-//! versions of the agent never read each other's bytes.
+//! versions of the agent never take each other's bytes for their own. An agent that finds rows of
+//! another layout copies them, field by field, by the names that BTF keeps beside each map.
 
 pub mod address_filter;
 pub mod affinity;
@@ -26,7 +27,7 @@ pub mod socket_lb_exempt;
 pub mod source_ranges;
 pub mod tails;
 
-/// Part of the path under which maps are pinned.
+/// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
 pub const LAYOUT_VERSION: u32 = 2;
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.

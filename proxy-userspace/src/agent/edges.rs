@@ -66,6 +66,10 @@ impl Edges {
         for change in datapath.follow(&edges) {
             self.report(change);
         }
+        // A device has one XDP program only: it stays the earlier one until the connections are here.
+        if datapath.is_taking_over() {
+            return;
+        }
         let statuses = datapath.follow_xdp(&plan);
         let after = datapath.xdp_transmitters();
         if described && after != transmitters {

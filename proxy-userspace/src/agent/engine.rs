@@ -114,6 +114,15 @@ impl Engine {
         self.plan(&dirty);
     }
 
+    /// Writes to other maps from here on; `reconciler` knows what they hold.
+    pub(super) fn readopt(&mut self, reconciler: Reconciler) {
+        self.reconciler = reconciler;
+        self.unpruned = self.listed;
+        if self.listed {
+            self.plan(&self.state.everything());
+        }
+    }
+
     /// Takes in the addresses the host owns. True if that may change rows.
     pub(super) fn set_host_addresses(&mut self, addresses: Vec<IpAddr>) -> bool {
         if self.host.addresses == addresses {

@@ -15,6 +15,8 @@ use crate::{dataplane::Pressure, kernel::XdpStatus};
 #[derive(Debug, Default)]
 pub struct AgentMetrics {
     sockets_destroyed: Counter,
+    growths: Counter,
+    growths_failed: Counter,
     pressure: Mutex<Arc<Pressure>>,
     xdp: Mutex<Arc<[XdpStatus]>>,
     config: ConfigMetrics,
@@ -25,6 +27,10 @@ impl AgentMetrics {
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         let help = "Connected UDP sockets that were destroyed because their backend was gone";
         registry.register("udp_sockets_destroyed", help, self.sockets_destroyed.clone());
+        let help = "Times that a generation with larger maps took over, while traffic flowed";
+        registry.register("map_growths", help, self.growths.clone());
+        let help = "Times that maps were to be made larger and could not be";
+        registry.register("map_growth_failures", help, self.growths_failed.clone());
         registry.register_collector(Box::new(Levels(self.clone())));
         self.config.register(registry);
     }
@@ -32,6 +38,14 @@ impl AgentMetrics {
     /// Counts sockets and returns how many there have been in all.
     pub(super) fn count_sockets_destroyed(&self, count: usize) -> u64 {
         self.sockets_destroyed.inc_by(count as u64) + count as u64
+    }
+
+    pub(super) fn count_growth(&self) {
+        self.growths.inc();
+    }
+
+    pub(super) fn count_growth_failed(&self) {
+        self.growths_failed.inc();
     }
 
     pub(super) fn set_pressure(&self, pressure: Arc<Pressure>) {

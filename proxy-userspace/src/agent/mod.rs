@@ -10,6 +10,8 @@ mod due;
 mod edges;
 mod engine;
 mod exempt;
+mod growth;
+mod handover;
 mod metrics;
 mod pressure;
 mod process;
@@ -33,8 +35,10 @@ use self::{
     edges::{Edges, follow_host},
     engine::{Engine, Synced},
     exempt::Exemptions,
+    growth::Growth,
     pressure::PressureWatch,
     reload::Reloads,
+    startup::Logs,
     sweeper::{Refused, Step, Sweeper},
 };
 use crate::{
@@ -42,7 +46,7 @@ use crate::{
     config::{Config, Current},
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
-    kernel::{Datapath, Host, KernelMaps, Netlink, PinnedMaps, Pins},
+    kernel::{Datapath, Host, KernelMaps, Netlink},
     metrics::MetricsServer,
     model::SocketLb,
     plan,
@@ -76,8 +80,10 @@ struct Agent {
     _metrics_server: Option<MetricsServer>,
     hosts: watch::Receiver<Host>,
     datapath: Datapath,
+    logs: Logs,
     maps: KernelMaps,
     sweeper: Sweeper,
+    growth: Growth,
     pressure: PressureWatch,
     edges: Edges,
     engine: Engine,
@@ -102,27 +108,19 @@ impl Agent {
         let health = startup::health(config)?;
         let watch_metrics = Arc::new(WatchMetrics::default());
         let (batches, events) = startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
-        let mut datapath = startup::datapath(config)?;
+        let (datapath, logs) = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
-        let pinned = PinnedMaps::open(Pins::new(&config.bpffs))?;
         let metrics = Arc::new(AgentMetrics::default());
         metrics.config().started(&config.hash);
         let metrics_server = startup::metrics(config, &watch_metrics, &metrics)?;
-        let sweeper = Sweeper::new(datapath.maps().context("cannot open the maps")?, pinned);
+        let sweeper = Sweeper::of(&datapath)?;
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
         let hosts = follow_host(Netlink::connect()?).await?;
         let host = plan::Host {
             netns_cookie: datapath.netns_cookie()?,
             addresses: hosts.borrow().owned().into_iter().collect(),
         };
-        let socket_lb = config.model.socket_lb;
-        if socket_lb != SocketLb::Off {
-            datapath.set_socket_lb(true)?;
-        }
-        if let Err(error) = datapath.protect_node_ports() {
-            warn!(%error, "other processes can bind the NodePorts of services");
-        }
-        Ok(Self {
+        let mut agent = Self {
             config: Current::new(config.clone()),
             reloads: Reloads::of(config),
             batches,
@@ -130,7 +128,9 @@ impl Agent {
             metrics,
             _metrics_server: metrics_server,
             hosts,
+            growth: Growth::new(config.maps),
             datapath,
+            logs,
             maps,
             sweeper,
             pressure: PressureWatch::new(events),
@@ -138,13 +138,17 @@ impl Agent {
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
             health,
             exemptions: Exemptions::default(),
-            socket_lb,
+            socket_lb: config.model.socket_lb,
             timeouts: startup::timeouts(&config.timeouts),
             sync_period: config.sync_period,
             min_sync_period: config.min_sync_period,
             backoff: Backoff::default(),
             due: Due::new(config.sync_period),
-        })
+        };
+        if !agent.datapath.is_taking_over() {
+            agent.attach_sockets()?;
+        }
+        Ok(agent)
     }
 
     async fn run(&mut self, [terminate, interrupt]: [&mut Signal; 2]) -> Result<()> {
@@ -153,22 +157,23 @@ impl Agent {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 read = self.reloads.next() => self.reload(read),
-                batch = self.batches.recv() => self.absorb(batch.context("the source of objects ended")?),
+                batch = self.batches.recv() => self.absorb(batch.context("the source of objects ended")?)?,
                 changed = self.hosts.changed() => {
                     changed.context("the view of the host's devices ended")?;
                     self.host_changed();
                 }
                 () = at(self.due.writes) => self.write(),
                 () = at(self.due.exempt) => self.exempt(),
-                () = at(self.due.patience) => self.attach_without_lists(),
+                () = at(self.due.patience) => self.attach_without_lists()?,
                 () = at(self.due.full_sync_at(self.engine.is_listed())) => self.full_sync(),
                 () = at(self.due.sweep_at(self.engine.is_listed() && self.sweeper.is_idle())) => self.sweep(),
                 step = self.sweeper.step() => self.sweep_goes_on(step?),
+                loaded = self.growth.loaded() => self.grow(loaded)?,
             }
         }
     }
 
-    fn absorb(&mut self, batch: Batch) {
+    fn absorb(&mut self, batch: Batch) -> Result<()> {
         let listed = self.engine.is_listed();
         let addresses = self.engine.node_addresses().to_vec();
         self.engine.absorb(batch);
@@ -186,20 +191,21 @@ impl Agent {
             if addresses != self.engine.node_addresses() {
                 self.follow_edges();
             }
+            Ok(())
         } else {
-            self.begin();
+            self.begin()
         }
     }
 
     /// What exists is known: rows first, then programs, so that the first packet they see
     /// is answered by what is wanted.
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<()> {
         let start = Instant::now();
         let synced = self.engine.sync(&mut self.maps);
         self.due.patience = None;
-        self.follow_edges();
-        self.socket_lb_off();
+        self.go_into_service()?;
         self.written(synced, start);
+        Ok(())
     }
 
     fn exempt(&mut self) {
@@ -223,19 +229,10 @@ impl Agent {
         self.metrics.set_xdp(self.edges.xdp());
     }
 
-    fn attach_without_lists(&mut self) {
+    fn attach_without_lists(&mut self) -> Result<()> {
         warn!("no complete list of objects yet; attaching with what an earlier agent left, writing nothing");
         self.due.patience = None;
-        self.follow_edges();
-    }
-
-    /// Only now do the edges serve what the socket hooks served.
-    fn socket_lb_off(&mut self) {
-        if self.socket_lb == SocketLb::Off
-            && let Err(error) = self.datapath.set_socket_lb(false)
-        {
-            warn!(%error, "cannot remove the socket hooks of an earlier agent");
-        }
+        self.go_into_service()
     }
 
     fn write(&mut self) {
@@ -301,6 +298,7 @@ impl Agent {
         self.sweeper.remove(survey, verdict);
         let refused = refused.inspect_err(|error| debug!(%error, "cannot read the counters of drops")).ok();
         self.pressure.look(&pressure, refused);
+        self.growth.look(&pressure, &self.datapath);
         self.metrics.set_pressure(pressure.into());
     }
 

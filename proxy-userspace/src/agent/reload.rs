@@ -180,6 +180,7 @@ impl Agent {
         startup::check_host(new);
         self.socket_lb = new.model.socket_lb;
         if self.socket_lb != SocketLb::Off
+            && !self.datapath.is_taking_over()
             && let Err(error) = self.datapath.set_socket_lb(true)
         {
             warn!(%error, "cannot attach the socket hooks");
@@ -187,7 +188,9 @@ impl Agent {
         self.edges.set_policy(new);
         self.engine.set_config(new.model.clone());
         if self.engine.is_listed() {
-            self.begin();
+            if let Err(error) = self.begin() {
+                warn!(error = format!("{error:#}"), "the change is not in force");
+            }
         } else {
             debug!("no complete list of objects yet; the change is in force once there is");
         }

@@ -5,7 +5,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail};
 use aya_log::EbpfLogger;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::JoinHandle,
+};
 use tracing::{info, warn};
 
 use super::AgentMetrics;
@@ -95,13 +98,13 @@ pub(super) fn metrics(
     let own = metrics.own();
     watch.register(own);
     agent.register(own);
-    own.register_collector(Box::new(DropMetrics::open(Pins::new(&config.bpffs))?));
+    own.register_collector(Box::new(DropMetrics::new(Pins::new(&config.bpffs))));
     let served = metrics.serve(address, config.bind_hard_fail);
     served.map(Some).with_context(|| format!("cannot serve metrics on {address}"))
 }
 
 /// Loads the programs, with the maps an earlier agent left.
-pub(super) fn datapath(config: &Config) -> Result<Datapath> {
+pub(super) fn datapath(config: &Config) -> Result<(Datapath, Logs)> {
     let options = Options {
         bpffs: config.bpffs.clone(),
         cgroup: config.cgroup.clone(),
@@ -120,13 +123,28 @@ pub(super) fn datapath(config: &Config) -> Result<Datapath> {
         log_level: config.logging.datapath_level.number(),
     };
     let mut datapath = Datapath::open(options).context("cannot set up the datapath")?;
-    if let Some(logger) = datapath.logger() {
-        tokio::spawn(pass_on(logger));
-    }
-    Ok(datapath)
+    let logs = Logs::follow(&mut datapath);
+    Ok((datapath, logs))
 }
 
-/// Passes on what the programs log, for as long as the agent runs.
+/// Passes on what the programs log, for as long as it is held.
+pub(super) struct Logs(Option<JoinHandle<()>>);
+
+impl Logs {
+    /// Those of these programs.
+    pub(super) fn follow(datapath: &mut Datapath) -> Self {
+        Self(datapath.logger().map(|logger| tokio::spawn(pass_on(logger))))
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
 async fn pass_on(logger: EbpfLogger<&'static dyn log::Log>) {
     // SAFETY: the logger owns the descriptor of its ring buffer and keeps it open for as
     // long as it lives, which is as long as `AsyncFd` owns it.

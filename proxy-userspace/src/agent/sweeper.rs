@@ -13,7 +13,7 @@ use tracing::debug;
 
 use crate::{
     dataplane::{MapError, Survey, SweepError, Swept, Timeouts, Verdict},
-    kernel::{KernelError, KernelMaps, KernelSockets, PinnedMaps},
+    kernel::{Datapath, KernelError, KernelMaps, KernelSockets, PinnedMaps},
 };
 
 /// What a sweep works with. It belongs to the thread while one runs.
@@ -43,9 +43,11 @@ pub(super) enum Step {
 pub(super) type Refused = Result<u64, KernelError>;
 
 impl Sweeper {
-    pub(super) fn new(maps: KernelMaps, pinned: PinnedMaps) -> Self {
-        let tools = Tools { maps, pinned, sockets: KernelSockets::default() };
-        Self { tools: Some(tools), running: None, started: Instant::now() }
+    /// Sweeps the maps of these programs.
+    pub(super) fn of(datapath: &Datapath) -> Result<Self> {
+        let maps = datapath.maps().context("cannot open the maps")?;
+        let tools = Tools { maps, pinned: datapath.pinned()?, sockets: KernelSockets::default() };
+        Ok(Self { tools: Some(tools), running: None, started: Instant::now() })
     }
 
     pub(super) fn is_idle(&self) -> bool {

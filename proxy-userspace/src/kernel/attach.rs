@@ -2,12 +2,12 @@
 //! operator wants them. Either survives the agent, and a new agent replaces the program
 //! in place.
 
-use std::{fs, io};
+use std::{collections::BTreeMap, fs, io};
 
 use aya::{
     Ebpf,
     programs::{
-        LinkOrder, ProgramError, SchedClassifier, TcAttachType,
+        Link, LinkOrder, ProgramError, SchedClassifier, TcAttachType,
         links::{FdLink, PinnedLink},
         tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
     },
@@ -18,7 +18,8 @@ use super::{error::KernelError, object, pins::Pins};
 
 /// The first kernel with TCX.
 const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
-/// Place of our clsact filters, by which we find them again. Low priorities run first.
+/// Place of our clsact filters, by which we find them again, without the number of the generation.
+/// Low priorities run first.
 const PRIORITY: u16 = 0x7368;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
@@ -87,23 +88,24 @@ impl Direction {
 }
 
 /// Attaches the program of one direction to `target`, or replaces the one that an earlier
-/// agent left there.
+/// agent left there. It comes behind the programs of `outgoing` generations.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub(super) fn attach(
     ebpf: &mut Ebpf,
     pins: &Pins,
-    mode: TcMode,
+    outgoing: &[Pins],
+    by_tcx: bool,
     target: &Target,
     direction: Direction,
 ) -> Result<(), KernelError> {
     let name = direction.program(target.ethernet);
     let program = object::program::<SchedClassifier>(ebpf, name)?;
-    let attached = if mode.is_tcx() {
-        attach_tcx(program, pins, target, direction)
+    let attached = if by_tcx {
+        attach_tcx(program, pins, outgoing, target, direction)
     } else {
-        attach_clsact(program, target, direction)
+        attach_clsact(program, priority(pins), target, direction)
     };
     attached.map_err(|source| KernelError::Attach {
         program: name,
@@ -117,6 +119,7 @@ type AttachError = Box<dyn std::error::Error + Send + Sync>;
 fn attach_tcx(
     program: &mut SchedClassifier,
     pins: &Pins,
+    outgoing: &[Pins],
     target: &Target,
     direction: Direction,
 ) -> Result<(), AttachError> {
@@ -134,15 +137,70 @@ fn attach_tcx(
         // The device of this link is gone and its index was given to another.
         fs::remove_file(&pin)?;
     }
-    let order = TcAttachOptions::TcxOrder(LinkOrder::first());
-    let id = program.attach_with_options(&target.name, direction.attach_type, order)?;
+    let last = outgoing.iter().rev().find_map(|pins| tcx_link(pins, target.ifindex, direction));
+    let behind = last.as_ref().and_then(|link| LinkOrder::after_link(link).ok());
+    let order = |order| TcAttachOptions::TcxOrder(order);
+    let attached = behind.and_then(|behind| {
+        program.attach_with_options(&target.name, direction.attach_type, order(behind)).ok()
+    });
+    // There is none, or its device is gone and the index was given to another.
+    let id = match attached {
+        Some(id) => id,
+        None => {
+            let first = order(LinkOrder::first());
+            program.attach_with_options(&target.name, direction.attach_type, first)?
+        }
+    };
+    // It lives by its pin; dropping it closes the descriptor and no more.
+    drop(last);
     let link: FdLink = program.take_link(id)?.try_into()?;
     link.pin(&pin)?;
     Ok(())
 }
 
+/// The link of a generation at a device.
+fn tcx_link(pins: &Pins, ifindex: u32, direction: Direction) -> Option<SchedClassifierLink> {
+    let link = PinnedLink::from_pin(pins.link(&direction.pin(ifindex))).ok()?;
+    FdLink::from(link).try_into().ok()
+}
+
+/// How a generation is attached, as far as its pins tell.
+pub(super) fn mode_of(generations: &[Pins]) -> Option<TcMode> {
+    if generations.is_empty() {
+        return None;
+    }
+    let links = |pins: &Pins| pins.links().unwrap_or_default();
+    let mut links = generations.iter().flat_map(links);
+    let by_tcx = links.any(|pin| ifindex_of_pin(&pin).is_some());
+    Some(if by_tcx { TcMode::Tcx } else { TcMode::Clsact })
+}
+
+/// Place of a generation's filters: those of a later one run later.
+fn priority(pins: &Pins) -> u16 {
+    let number = u16::try_from(pins.generation().number()).unwrap_or(u16::MAX);
+    PRIORITY.saturating_add(number)
+}
+
+/// Removes the filters of a generation; `attached` are the devices that carry another one.
+pub(super) fn retire_filters(pins: &Pins, attached: &BTreeMap<u32, Target>) {
+    for target in attached.values() {
+        for direction in DIRECTIONS {
+            let link = SchedClassifierLink::attached(
+                &target.name,
+                direction.attach_type,
+                priority(pins),
+                HANDLE,
+                None,
+            );
+            // Where it is not attached by a filter there is none to detach.
+            let _ = link.map(Link::detach);
+        }
+    }
+}
+
 fn attach_clsact(
     program: &mut SchedClassifier,
+    priority: u16,
     target: &Target,
     direction: Direction,
 ) -> Result<(), AttachError> {
@@ -151,11 +209,11 @@ fn attach_clsact(
         Err(error) if is_errno(&error, nix::errno::Errno::EEXIST) => {}
         Err(error) => return Err(error.into()),
     }
-    let old = SchedClassifierLink::attached(&target.name, direction.attach_type, PRIORITY, HANDLE, None)?;
+    let old = SchedClassifierLink::attached(&target.name, direction.attach_type, priority, HANDLE, None)?;
     let id = match program.attach_to_link(old) {
         Ok(id) => id,
         Err(ProgramError::TcError(_)) => {
-            let options = NlOptions { priority: PRIORITY, handle: HANDLE, ..NlOptions::default() };
+            let options = NlOptions { priority, handle: HANDLE, ..NlOptions::default() };
             program.attach_with_options(
                 &target.name,
                 direction.attach_type,

@@ -1,6 +1,7 @@
 //! bpf(2) calls that aya has no interface for: batches, test runs, and what it lacks for links.
 
 mod link;
+mod rows;
 
 use std::{
     io,
@@ -13,6 +14,7 @@ use aya_obj::generated::{bpf_attr, bpf_cmd};
 pub(super) use link::{
     link_cgroup, link_detach, link_fd_by_id, link_open, link_pin, link_update, link_xdp, xdp_link,
 };
+pub(super) use rows::RawMap;
 
 /// Rows per call; more brings no speed (measured: 256 equals 65536 within noise).
 const BATCH: usize = 256;

@@ -17,8 +17,11 @@ use super::{
     KernelError, KernelMaps,
     attach::{self, Direction, Target, TcMode},
     bpf::{self, Run},
+    generations::Generations,
+    handover::{self, HandedOver, Handover},
     host::{Edge, EdgeKind, LOOPBACK, XdpPlan},
     object::{self, Capacities},
+    pinned::PinnedMaps,
     pins::Pins,
     pod_cgroups, sockets, tails,
     xdp::{self, XdpPolicy, XdpStatus},
@@ -49,9 +52,13 @@ pub struct Datapath {
     /// The programs for devices without an Ethernet header are loaded.
     has_layer3: bool,
     attached: BTreeMap<u32, Target>,
+    /// Edges that refused the programs when they were last followed.
+    refused: BTreeSet<u32>,
     xdp: xdp::Programs,
     /// Why the kernel does not have the program for drivers.
     no_xdp: Option<String>,
+    /// Generations before this one that are still in service.
+    handover: Option<Handover>,
 }
 
 /// What [`Datapath::follow`] did about one device.
@@ -66,13 +73,77 @@ pub enum EdgeChange {
 }
 
 impl Datapath {
-    /// Loads the programs, with maps pinned or adopted from an earlier agent. Attaches nothing, but
-    /// programs of an earlier agent go on in the new ones where they go on in others.
+    /// Loads the programs. Maps that an earlier agent has pinned are adopted if they have the shape
+    /// this one needs; its programs then go on in the new ones where they go on in others. Else
+    /// there are new maps with copies of the rows, and the programs of both are in service until
+    /// the earlier ones have handed over ([`Datapath::is_taking_over`]). Attaches nothing.
     ///
     /// # Errors
     /// When the pins cannot be made or used, or the kernel refuses a program.
-    pub fn open(options: Options) -> Result<Self, KernelError> {
-        let pins = Pins::new(&options.bpffs);
+    pub fn open(mut options: Options) -> Result<Self, KernelError> {
+        let generations = Generations::create(&options.bpffs)?;
+        generations.discard_unfinished()?;
+        let Some(current) = generations.current()? else {
+            let datapath = Self::load_new(&generations, options)?;
+            generations.switch(&datapath.pins)?;
+            return Ok(datapath);
+        };
+        options.capacities = options.capacities.after(&current)?;
+        if !object::fits(&current, &options.capacities)? {
+            let mut datapath = Self::load_new(&generations, options)?;
+            datapath.inherit()?;
+            return Ok(datapath);
+        }
+        let mut datapath = Self::load(current, options)?;
+        datapath.take_over_from(&generations, Vec::new())?;
+        Ok(datapath)
+    }
+
+    /// Loads the programs once more, with new maps of these capacities, beside those in service.
+    /// [`Datapath::inherit`] comes next.
+    ///
+    /// # Errors
+    /// When the kernel refuses a map or a program.
+    pub fn load_next(&self, capacities: Capacities) -> impl FnOnce() -> Result<Self, KernelError> + use<> {
+        let options = Options { capacities, ..self.options.clone() };
+        move || Self::load_new(&Generations::below(&options.bpffs), options)
+    }
+
+    /// Copies the rows of the generation in service.
+    ///
+    /// # Errors
+    /// When a row cannot be read or written; then this generation is gone again.
+    pub fn inherit(&mut self) -> Result<(), KernelError> {
+        let generations = Generations::below(&self.options.bpffs);
+        let inherited = generations.current().and_then(|current| {
+            let snapshot = current.map(|current| handover::copy_tables(&current, &self.pins)).transpose()?;
+            self.take_over_from(&generations, snapshot.unwrap_or_default())
+        });
+        inherited.inspect_err(|_| discard(&self.pins))
+    }
+
+    fn take_over_from(
+        &mut self,
+        generations: &Generations,
+        snapshot: handover::Snapshot,
+    ) -> Result<(), KernelError> {
+        let mut outgoing = generations.all()?;
+        outgoing.retain(|pins| *pins != self.pins);
+        if !outgoing.is_empty() {
+            let names = |pins: &Pins| pins.generation().directory();
+            let (from, to): (Vec<_>, _) = (outgoing.iter().map(names).collect(), names(&self.pins));
+            tracing::info!(?from, to, "taking over from an earlier generation of maps and programs");
+            self.handover = Some(Handover::new(generations.clone(), outgoing, snapshot));
+        }
+        Ok(())
+    }
+
+    fn load_new(generations: &Generations, options: Options) -> Result<Self, KernelError> {
+        let pins = generations.begin()?;
+        Self::load(pins.clone(), options).inspect_err(|_| discard(&pins))
+    }
+
+    fn load(pins: Pins, options: Options) -> Result<Self, KernelError> {
         pins.create()?;
         let mut ebpf = object::load(&pins, &options.capacities, options.log_level, options.xdp)?;
         tails::fill(&mut ebpf, &pins, true)?;
@@ -89,8 +160,10 @@ impl Datapath {
             options,
             has_layer3: false,
             attached: BTreeMap::new(),
+            refused: BTreeSet::new(),
             xdp: xdp::Programs::default(),
             no_xdp,
+            handover: None,
         })
     }
 
@@ -100,11 +173,75 @@ impl Datapath {
     /// # Errors
     /// When the pins cannot be made.
     pub fn prepare_host(bpffs: &Path, loopback: bool) -> Result<(), KernelError> {
-        Pins::new(bpffs).create()?;
+        Generations::create(bpffs)?;
         if loopback {
             accept_own_sources_on_loopback(true);
         }
         Ok(())
+    }
+
+    /// Programs of an earlier generation are in service, and this one must not be attached before
+    /// [`Datapath::begin_handover`].
+    pub fn is_taking_over(&self) -> bool {
+        self.handover.is_some()
+    }
+
+    /// Rows the maps have room for.
+    pub fn capacities(&self) -> Capacities {
+        self.options.capacities
+    }
+
+    /// Prepares both generations for being attached together. `maps` are this one's, and hold what
+    /// is wanted. Next come [`Datapath::follow`] and the socket hooks.
+    ///
+    /// # Errors
+    /// When a map cannot be read or written; then everything is as before.
+    pub fn begin_handover(&mut self, maps: &mut KernelMaps) -> Result<(), KernelError> {
+        let Some(mut handover) = self.handover.take() else { return Ok(()) };
+        let begun = handover.begin(&self.pins, maps);
+        self.handover = Some(handover);
+        begun.inspect_err(|_| self.abort_handover())
+    }
+
+    /// Takes the connections over and removes the earlier generations. This one's programs are
+    /// attached. XDP programs are still the earlier ones: [`Datapath::follow_xdp`] comes next.
+    ///
+    /// # Errors
+    /// When an edge of the earlier programs has refused these: then everything is as before. Or
+    /// when a map cannot be read or written: then the next agent goes on from there.
+    pub fn finish_handover(&mut self, maps: &mut KernelMaps) -> Result<HandedOver, KernelError> {
+        let Some(handover) = &self.handover else { return Ok(HandedOver::default()) };
+        let served = |ifindex: &u32| {
+            let links = |pins: &Pins| pins.links().unwrap_or_default();
+            let mut pins = handover.outgoing().iter().flat_map(links);
+            !self.is_tcx() || pins.any(|pin| attach::ifindex_of_pin(&pin) == Some(*ifindex))
+        };
+        if let Some(ifindex) = self.refused.iter().find(|ifindex| served(ifindex)) {
+            let what = format!("interface {ifindex}");
+            let source = "it has refused the programs; the log says why".into();
+            self.abort_handover();
+            return Err(KernelError::Handover { what, source });
+        }
+        let handed_over = handover.take_over(&self.pins, maps)?;
+        for from in handover.outgoing() {
+            xdp::adopt_pins(from, &self.pins)
+                .map_err(|source| KernelError::System { what: "pin the XDP links anew".into(), source })?;
+            attach::retire_filters(from, &self.attached);
+        }
+        handover.retire()?;
+        self.handover = None;
+        Ok(handed_over)
+    }
+
+    /// Ends this generation, if it has not taken over yet; the earlier ones go on.
+    pub fn abort_handover(&mut self) {
+        let Some(handover) = self.handover.take() else { return };
+        attach::retire_filters(&self.pins, &self.attached);
+        if let Err(error) = handover.undo() {
+            tracing::warn!(%error, "the earlier programs go on with half of their source ports");
+        }
+        self.attached.clear();
+        discard(&self.pins);
     }
 
     /// The maps, open for writing.
@@ -113,6 +250,14 @@ impl Datapath {
     /// When one cannot be mapped into memory.
     pub fn maps(&self) -> Result<KernelMaps, KernelError> {
         KernelMaps::open(&self.pins)
+    }
+
+    /// The maps, open for reading.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn pinned(&self) -> Result<PinnedMaps, KernelError> {
+        PinnedMaps::open(self.pins.clone())
     }
 
     /// The reader of the programs' log lines; none if they do not log.
@@ -229,7 +374,16 @@ impl Datapath {
         if !target.ethernet {
             self.load_layer3()?;
         }
-        attach::attach(&mut self.ebpf, &self.pins, self.options.tc_mode, target, direction)
+        let by_tcx = self.is_tcx();
+        let outgoing = self.handover.as_ref().map_or(&[][..], Handover::outgoing);
+        attach::attach(&mut self.ebpf, &self.pins, outgoing, by_tcx, target, direction)
+    }
+
+    /// Programs are attached by TCX. While another generation is attached, in the way of that one:
+    /// programs at TCX come before all filters.
+    fn is_tcx(&self) -> bool {
+        let outgoing = self.handover.as_ref().map_or(&[][..], Handover::outgoing);
+        attach::mode_of(outgoing).unwrap_or(self.options.tc_mode).is_tcx()
     }
 
     /// Makes `edges` the devices that carry the programs.
@@ -245,10 +399,12 @@ impl Datapath {
         }
         // All devices one way, then all the other: a connection that enters by the first of them may leave
         // by the last.
+        self.refused.clear();
         for direction in attach::DIRECTIONS {
             new.retain(|edge| match self.attach(&edge.target, direction) {
                 Ok(()) => true,
                 Err(error) => {
+                    self.refused.insert(edge.target.ifindex);
                     changes.push(EdgeChange::Failed((*edge).clone(), error));
                     false
                 }
@@ -304,6 +460,13 @@ impl Datapath {
     }
 }
 
+/// Removes a generation that is not in service.
+fn discard(pins: &Pins) {
+    if let Err(error) = pins.remove() {
+        tracing::warn!(%error, "the next agent removes it");
+    }
+}
+
 /// A reply to a host process enters by loopback with one of the host's own addresses as
 /// source, a loopback address among them, which the kernel takes for a forgery elsewhere
 /// and by default here too.
@@ -327,18 +490,22 @@ fn accept_own_sources_on_loopback(accept: bool) {
 /// # Errors
 /// When a pin cannot be removed.
 pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String>, KernelError> {
-    let pins = Pins::new(bpffs);
+    let generations = Generations::below(bpffs);
     let mut removed = Vec::new();
-    for (ifindex, name) in links {
-        removed.extend(xdp::detach(&pins, *ifindex, name));
-        removed.extend(attach::detach(&pins, *ifindex, name));
-        if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
-            accept_own_sources_on_loopback(false);
+    // Filters of a clsact qdisc have no pin.
+    let all = generations.all()?.into_iter().chain([Pins::new(bpffs)]);
+    for pins in all {
+        for (ifindex, name) in links {
+            removed.extend(xdp::detach(&pins, *ifindex, name));
+            removed.extend(attach::detach(&pins, *ifindex, name));
+            if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
+                accept_own_sources_on_loopback(false);
+            }
         }
+        removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));
+        removed.extend(sockets::detach(&pins, &object::BIND_HOOKS));
     }
-    removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));
-    removed.extend(sockets::detach(&pins, &object::BIND_HOOKS));
-    if pins.remove()? {
+    if generations.remove()? {
         removed.push(format!("pinned maps below {}", bpffs.display()));
     }
     Ok(removed)

@@ -6,21 +6,18 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter},
 };
 
-use super::{KernelError, pinned::PinnedMaps, pins::Pins};
+use super::{pinned::PinnedMaps, pins::Pins};
 
-/// Shows the counters of the map `drops`.
+/// Shows the counters of the map `drops` of the generation in service.
 #[derive(Debug)]
 pub struct DropMetrics {
-    maps: PinnedMaps,
+    pins: Pins,
 }
 
 impl DropMetrics {
     /// The counters below `pins`.
-    ///
-    /// # Errors
-    /// When no agent has ever run with them.
-    pub fn open(pins: Pins) -> Result<Self, KernelError> {
-        Ok(Self { maps: PinnedMaps::open(pins)? })
+    pub fn new(pins: Pins) -> Self {
+        Self { pins }
     }
 }
 
@@ -29,7 +26,8 @@ impl Collector for DropMetrics {
         let help = "Packets and connections that were refused, by reason, over all CPUs";
         let mut family = encoder.encode_descriptor("drops", help, None, MetricType::Counter)?;
         // Without the map there is nothing to tell; the other metrics still are.
-        for (reason, count) in self.maps.drops().unwrap_or_default() {
+        let drops = PinnedMaps::open(self.pins.clone()).and_then(|maps| maps.drops());
+        for (reason, count) in drops.unwrap_or_default() {
             let labels = [("reason", reason.name())];
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
         }

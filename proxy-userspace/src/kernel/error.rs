@@ -47,18 +47,26 @@ pub enum KernelError {
         /// What the kernel said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A map that an earlier agent pinned does not fit this one.
+    /// What programs and rows of an earlier generation need to go on in this one.
+    #[error("cannot hand over {what}: {source}")]
+    Handover {
+        /// Which part.
+        what: String,
+        /// What the kernel said, or what is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The pinned maps are those of another version.
     #[error(
-        "the pinned map {path} has {found} where {wanted} is needed; \
-         `shunt cleanup` removes it, which ends the connections it tracks"
+        "the maps at {path} have layout {found}, this program reads layout {wanted}; \
+         use the version of the agent that runs here"
     )]
-    MapMismatch {
-        /// Its pin.
+    OtherLayout {
+        /// Their directory.
         path: PathBuf,
-        /// Key size, value size and capacity there.
-        found: String,
-        /// Key size, value size and capacity here.
-        wanted: String,
+        /// The version there.
+        found: u32,
+        /// The version here.
+        wanted: u32,
     },
     /// A map cannot be used.
     #[error("cannot use the map {name}: {source}")]

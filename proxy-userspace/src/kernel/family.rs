@@ -212,6 +212,18 @@ impl<A: KernelAddr> KernelFamily<A> {
     }
 }
 
+impl<A: KernelAddr> KernelFamily<A> {
+    /// Has packets to or from this backend looked at.
+    pub(super) fn admit_backend(&mut self, addr: &A) -> Result<(), MapError> {
+        self.admit(std::iter::once(addr), BACKEND)
+    }
+
+    /// Has packets to this frontend, or to this address of the node, looked at.
+    pub(super) fn admit_frontend(&mut self, addr: &A) -> Result<(), MapError> {
+        self.admit(std::iter::once(addr), FRONTEND)
+    }
+}
+
 fn fatal(map: MapName) -> impl Fn(io::Error) -> MapError {
     move |source| MapError::Fatal { map, source }
 }
@@ -232,7 +244,7 @@ fn delete_from<K: Pod>(
     }
 }
 
-/// Sizes of rows are those of the pins: `object::load` refuses pins of another shape.
+/// Sizes of rows are those of the pins: `object::fits` tells pins of another shape.
 impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     fn capacity(&self, map: MapName) -> u32 {
         match map {

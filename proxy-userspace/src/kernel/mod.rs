@@ -4,16 +4,21 @@
 
 mod attach;
 mod bpf;
+mod capacity;
+mod carry;
 mod datapath;
 mod drops;
 mod error;
 mod ethtool;
 mod events;
 mod family;
+mod generations;
+mod handover;
 mod hash;
 mod host;
 mod host_ports;
 mod inspect;
+mod layout;
 mod maps;
 mod mmap;
 mod namespaces;
@@ -31,11 +36,13 @@ mod xdp;
 
 pub use attach::{Target, TcMode};
 pub use bpf::Run;
+pub use capacity::GROWTH;
 pub use datapath::{Datapath, EdgeChange, Options, cleanup};
 pub use drops::DropMetrics;
 pub use error::KernelError;
 pub use events::{Listener as EventListener, interface_name};
 pub use family::{KernelAddr, KernelFamily};
+pub use handover::HandedOver;
 pub use host::{
     DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,
 };

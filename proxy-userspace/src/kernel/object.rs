@@ -8,7 +8,7 @@ use aya::{
     programs::{CgroupSockAddr, Program, SchedClassifier, Xdp},
 };
 use aya_log::EbpfLogger;
-use proxy_common::maps;
+use proxy_common::maps::{self, LAYOUT_VERSION};
 use serde::{Deserialize, Serialize};
 
 use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
@@ -117,7 +117,7 @@ const MAPS: &[MapSpec] = &[
 /// through the verifier.
 ///
 /// # Errors
-/// When a pinned map does not fit, or the kernel refuses a map or a program.
+/// When the kernel refuses a map or a program.
 pub(super) fn load(
     pins: &Pins,
     capacities: &Capacities,
@@ -134,7 +134,6 @@ pub(super) fn load(
             loader.map_max_entries(name, capacity(capacities));
         }
     }
-    check_pins(pins, capacities)?;
     let mut ebpf = loader.load(OBJECT)?;
     load_classifiers(&mut ebpf, true)?;
     for name in BIND_HOOKS.into_iter().chain(SOCKET_HOOKS) {
@@ -191,25 +190,33 @@ pub(super) fn logger(ebpf: &mut Ebpf) -> Option<EbpfLogger<&'static dyn log::Log
     EbpfLogger::init(ebpf).inspect_err(|error| tracing::warn!(%error, "no logs from the datapath")).ok()
 }
 
-/// aya takes a pinned map as it finds it; a row of another size would be read as garbage.
-fn check_pins(pins: &Pins, capacities: &Capacities) -> Result<(), KernelError> {
+/// Whether the pinned maps are such as this agent would make: aya takes a pinned map as it finds
+/// it, and a row of another layout would be read as garbage. Maps that are missing can be made.
+///
+/// # Errors
+/// When a map cannot be looked at.
+pub(super) fn fits(pins: &Pins, capacities: &Capacities) -> Result<bool, KernelError> {
+    if pins.generation().layout() != Some(LAYOUT_VERSION) || pins.generation().number() == 0 {
+        return Ok(false);
+    }
     let object = aya_obj::Object::parse(OBJECT).map_err(aya::EbpfError::ParseError)?;
     for &(name, pin, capacity) in MAPS {
         let path = pins.map(pin);
-        if !path.exists() {
-            continue;
-        }
-        let Some(wanted) = object.maps.get(name) else { continue };
+        let Some(wanted) = object.maps.get(name).filter(|_| path.exists()) else { continue };
         let info = MapInfo::from_pin(&path).map_err(|source| KernelError::Map { name: pin, source })?;
         let max_entries = capacity.map_or(wanted.max_entries(), |c| c(capacities));
-        let shape = |key, value, max| format!("{key}-byte keys, {value}-byte values, room for {max}");
-        let found = shape(info.key_size(), info.value_size(), info.max_entries());
-        let wanted = shape(wanted.key_size(), wanted.value_size(), max_entries);
-        if found != wanted {
-            return Err(KernelError::MapMismatch { path, found, wanted });
+        let found = (info.key_size(), info.value_size(), info.max_entries());
+        if found != (wanted.key_size(), wanted.value_size(), max_entries) {
+            tracing::info!(map = pin, ?found, wanted = ?(wanted.key_size(), wanted.value_size(), max_entries), "a map of another shape");
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
+}
+
+/// The names of all pins of maps.
+pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
+    MAPS.iter().map(|(_, pin, _)| *pin)
 }
 
 /// Opens a pinned map.

@@ -41,8 +41,9 @@ impl PinnedMaps {
     /// A reader of the maps below `pins`.
     ///
     /// # Errors
-    /// When no agent has ever run with them.
+    /// When no agent has ever run with them, or one of a version with another layout does.
     pub fn open(pins: Pins) -> Result<Self, KernelError> {
+        pins.check_layout()?;
         let path = pins.map("services");
         match std::fs::metadata(&path) {
             Ok(_) => Ok(Self { pins }),

@@ -11,7 +11,7 @@ use proxy_common::maps::device_status::{DeviceStatus, configured, mode};
 
 pub(super) use self::{
     ask::in_force,
-    links::detach,
+    links::{adopt_pins, detach},
     programs::{Program, Programs},
 };
 

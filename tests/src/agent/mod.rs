@@ -36,6 +36,8 @@ const SETTLED: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Agent {
     name: String,
+    /// Another program than the one that was built here.
+    program: Option<PathBuf>,
     process: Option<Process>,
     log: Log,
     /// How often the manifests have been written since the agent started.
@@ -81,6 +83,7 @@ impl Agent {
         fs::create_dir(directory.join("manifests"))?;
         let agent = Self {
             name: name.into(),
+            program: None,
             process: None,
             log: Log::default(),
             written: 0,
@@ -160,6 +163,11 @@ impl Agent {
         Ok(())
     }
 
+    /// Starts this program from its next start on; none is the one that was built here.
+    pub fn run_program(&mut self, program: Option<PathBuf>) {
+        self.program = program;
+    }
+
     /// Starts the agent on its manifests, or on the API server it was told to follow.
     pub fn start(&mut self, node: &Namespace) -> Result<()> {
         if let Some(api_server) = &self.api_server {
@@ -178,7 +186,7 @@ impl Agent {
     /// In the node's namespace; not in its cgroup, whose processes are the ones served.
     fn launch(&mut self, node: &Namespace, option: &str, source: &Path) -> Result<()> {
         ensure!(self.process.is_none(), "the agent of {} runs", self.name);
-        let mut command = Command::new(binary("shunt")?);
+        let mut command = Command::new(self.program.clone().map_or_else(|| binary("shunt"), Ok)?);
         command.arg("agent").arg(option).arg(source);
         command.args(["--hostname-override", &self.name]);
         command.arg("--bpffs").arg(self.pins()).arg("--cgroup").arg(self.cgroup.path());

@@ -8,4 +8,5 @@ mod links;
 mod load;
 mod restart;
 mod tampering;
+mod upgrade;
 mod world;

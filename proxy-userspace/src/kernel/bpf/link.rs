@@ -45,7 +45,7 @@ pub(in crate::kernel) fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
     owned(bpf(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr)?)
 }
 
-/// Opens a pinned link.
+/// Opens a pinned link, or whatever else is pinned there.
 ///
 /// # Errors
 /// When there is none.
@@ -119,15 +119,23 @@ pub(in crate::kernel) fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
 fn info(link: BorrowedFd<'_>) -> io::Result<bpf_link_info> {
     // SAFETY: plain integers.
     let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
-    let mut attr = zeroed_attr();
-    attr.info.bpf_fd = link.as_raw_fd() as u32;
-    attr.info.info_len = size_of::<bpf_link_info>() as u32;
-    attr.info.info = (&raw mut info) as u64;
-    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
+    info_of(link, &mut info)?;
     Ok(info)
 }
 
-fn owned(fd: i64) -> io::Result<OwnedFd> {
+/// Has the kernel describe one of its objects; `T` is the struct it has for objects of that kind.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn info_of<T>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
+    let mut attr = zeroed_attr();
+    attr.info.bpf_fd = object.as_raw_fd() as u32;
+    attr.info.info_len = size_of::<T>() as u32;
+    attr.info.info = std::ptr::from_mut(info) as u64;
+    bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
+}
+
+pub(super) fn owned(fd: i64) -> io::Result<OwnedFd> {
     // SAFETY: the kernel returned a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

@@ -28,6 +28,24 @@ pub(in crate::kernel) fn detach(pins: &Pins, ifindex: u32, name: &str) -> Option
     end(&pins.link(&pin(ifindex))).then(|| format!("XDP program of {name}"))
 }
 
+/// Takes over the links of another generation as they are: they hold its program until they are
+/// given another.
+///
+/// # Errors
+/// When a link cannot be pinned.
+pub(in crate::kernel) fn adopt_pins(from: &Pins, to: &Pins) -> std::io::Result<()> {
+    for pin in from.links()?.iter().filter(|pin| pin.starts_with(PREFIX)) {
+        let link = bpf::link_open(&from.link(pin))?;
+        match bpf::link_pin(link.as_fd(), &to.link(pin)) {
+            // An earlier attempt was cut short.
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        fs::remove_file(from.link(pin))?;
+    }
+    Ok(())
+}
+
 /// Detaches and forgets a link; false if there was none.
 pub(super) fn end(pin: &Path) -> bool {
     if let Ok(link) = bpf::link_open(pin) {

@@ -1,0 +1,131 @@
+//! How many rows maps are to have room for, given what they hold.
+
+use std::io;
+
+use super::{
+    carry::{Table, carry_error},
+    error::KernelError,
+    object::Capacities,
+    pins::Pins,
+};
+use crate::dataplane::MapName;
+
+/// A capacity and the maps that have it.
+struct Limit {
+    name: &'static str,
+    maps: [&'static str; 2],
+    get: fn(&Capacities) -> u32,
+    set: fn(&mut Capacities, u32),
+}
+
+macro_rules! limits {
+    ($($field:ident: $name:literal, [$first:literal, $second:literal];)+) => {
+        const LIMITS: &[Limit] = &[$(Limit {
+            name: $name,
+            maps: [$first, $second],
+            get: |c| c.$field,
+            set: |c, to| c.$field = to,
+        }),+];
+    };
+}
+
+limits! {
+    frontends: "frontends", ["frontends_v4", "frontends_v6"];
+    backends: "backends", ["backends_v4", "backends_v6"];
+    slots: "slots", ["slots_v4", "slots_v6"];
+    conntrack: "conntrack", ["conntrack_v4", "conntrack_v6"];
+    socket_flows: "socketFlows", ["socket_flows_v4", "socket_flows_v6"];
+    services: "services", ["services", "services"];
+    affinity: "affinity", ["affinity_v4", "affinity_v6"];
+}
+
+/// The most that maps grow to by themselves, as a multiple of what is configured. Rows are small;
+/// a map that has grown so far is filled by something that more room does not cure.
+pub const GROWTH: u32 = 16;
+
+impl Capacities {
+    /// The same with twice the room, at most [`GROWTH`] times `configured`, in each of `full`.
+    /// Nothing if that is no more than before.
+    pub fn grown(&self, full: &[MapName], configured: &Self) -> Option<Self> {
+        let mut grown = *self;
+        for map in full {
+            let name = match map {
+                MapName::Frontends => "frontends",
+                MapName::Backends => "backends",
+                MapName::Slots => "slots",
+                MapName::Conntrack => "conntrack",
+                MapName::SocketFlows => "socketFlows",
+                MapName::Services => "services",
+                _ => continue,
+            };
+            if let Some(limit) = LIMITS.iter().find(|limit| limit.name == name) {
+                let most = (limit.get)(configured).saturating_mul(GROWTH);
+                let now = (limit.get)(self);
+                (limit.set)(&mut grown, now.saturating_mul(2).min(most).max(now));
+            }
+        }
+        (grown != *self).then_some(grown)
+    }
+
+    /// What may be had of these after `current`: a map that has grown stays as it is until it has
+    /// become much emptier, and none becomes smaller than what it holds.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub(super) fn after(&self, current: &Pins) -> Result<Self, KernelError> {
+        let mut settled = *self;
+        for limit in LIMITS {
+            let wanted = (limit.get)(self);
+            let (mut room, mut used) = (0, 0);
+            for name in limit.maps {
+                let Some(table) = Table::open(current, name)? else { continue };
+                room = room.max(table.map.capacity());
+                if room > wanted {
+                    used = used.max(table.used().map_err(|error: io::Error| carry_error(name, error))?);
+                }
+            }
+            if keeps_room(wanted, room, used) {
+                tracing::info!(
+                    map = limit.name,
+                    configured = wanted,
+                    capacity = room,
+                    used,
+                    "keeping the room that the map has: too much of it is in use for the configured size"
+                );
+                (limit.set)(&mut settled, room);
+            }
+        }
+        Ok(settled)
+    }
+}
+
+/// Whether a map with this much room keeps it, although less is wanted.
+fn keeps_room(wanted: u32, room: u32, used: u32) -> bool {
+    room > wanted && used > wanted / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_shrink_only_when_they_are_empty_enough() {
+        assert!(!keeps_room(1000, 1000, 900), "nothing to keep");
+        assert!(!keeps_room(2000, 1000, 900), "it grows");
+        assert!(keeps_room(1000, 4000, 1200), "the rows would not fit");
+        assert!(keeps_room(1000, 4000, 600), "it would soon be full again");
+        assert!(!keeps_room(1000, 4000, 500));
+    }
+
+    #[test]
+    fn maps_double_up_to_a_limit() {
+        let configured = Capacities { frontends: 100, backends: 100, ..Capacities::default() };
+        let grown = configured.grown(&[MapName::Frontends], &configured).expect("room to grow");
+        assert_eq!((grown.frontends, grown.backends), (200, 100));
+        let most = Capacities { frontends: 1500, ..configured };
+        let grown = most.grown(&[MapName::Frontends], &configured).expect("room to grow");
+        assert_eq!(grown.frontends, 1600);
+        assert_eq!(grown.grown(&[MapName::Frontends], &configured), None);
+        assert_eq!(configured.grown(&[MapName::Settings], &configured), None);
+    }
+}

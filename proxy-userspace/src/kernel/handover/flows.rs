@@ -1,0 +1,182 @@
+//! Connections on their way from one generation to the next.
+//!
+//! A row is at home in one generation at a time: it is entered here, then taken from there. The
+//! programs of both see every packet, so whichever has the row translates it.
+
+use aya::Pod;
+use proxy_common::maps::conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT_PENDING};
+
+use crate::kernel::{
+    KernelAddr, KernelError,
+    carry::{ANY, Carrier, NOEXIST, unless_there},
+    family::KernelFamily,
+    pins::Pins,
+};
+
+/// Rounds over a table that others stop writing to. Rows that come late are those of connections
+/// whose first packet was between two hooks.
+const ROUNDS: usize = 16;
+
+/// A row in this agent's own types.
+fn typed<T: Pod>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: as many bytes as T has, and T is plain old data.
+    (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+fn bytes<T: Pod>(row: &T) -> &[u8] {
+    // SAFETY: plain old data without padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(row).cast(), size_of::<T>()) }
+}
+
+fn connections<A: KernelAddr>(from: &Pins, to: &Pins) -> Result<Option<Carrier>, KernelError> {
+    Carrier::open(from, to, A::PINS.0.conntrack)
+}
+
+/// Makes the connections there known here, so that nothing new is given what they use. Those that
+/// are not complete are left out: they change yet.
+///
+/// # Errors
+/// When a row cannot be read or written.
+pub(super) fn copy<A: KernelAddr>(
+    from: &Pins,
+    to: &Pins,
+    family: &mut KernelFamily<A>,
+) -> Result<usize, KernelError> {
+    let Some(carrier) = connections::<A>(from, to)? else { return Ok(0) };
+    let mut copied = 0;
+    carrier.each(|row| {
+        let (Some(key), Some(entry)) = (typed::<CtKey<A>>(&row.key), typed::<CtEntry<A>>(&row.value)) else {
+            return Ok(());
+        };
+        if entry.flags & SNAT_PENDING != 0 {
+            return Ok(());
+        }
+        copied += 1;
+        family.admit_flow(&key, &entry).map_err(std::io::Error::other)?;
+        unless_there(carrier.to.map.put(&row.key, &row.value, NOEXIST))
+    })?;
+    Ok(copied)
+}
+
+/// Moves the connections here until there are none there.
+///
+/// # Errors
+/// When a row cannot be read or written, or there is no end of them.
+pub(super) fn take_all<A: KernelAddr>(
+    from: &Pins,
+    to: &Pins,
+    family: &mut KernelFamily<A>,
+) -> Result<usize, KernelError> {
+    let Some(carrier) = connections::<A>(from, to)? else { return Ok(0) };
+    let mut taken = 0;
+    for _ in 0..ROUNDS {
+        // Read first: rows that are deleted while the kernel walks the table upset the walk.
+        let mut rows = Vec::new();
+        carrier.each(|row| {
+            rows.push((row.there.to_vec(), row.key, row.value));
+            Ok(())
+        })?;
+        if rows.is_empty() {
+            return Ok(taken);
+        }
+        for (there, key, value) in &rows {
+            take(&carrier, family, there, key, value).map_err(|error| carrier.error(error))?;
+        }
+        taken += rows.len();
+    }
+    Err(carrier.error(std::io::Error::other("new ones keep coming")))
+}
+
+fn take<A: KernelAddr>(
+    carrier: &Carrier,
+    family: &mut KernelFamily<A>,
+    there: &[u8],
+    key: &[u8],
+    value: &[u8],
+) -> std::io::Result<()> {
+    let (Some(typed_key), Some(entry)) = (typed::<CtKey<A>>(key), typed::<CtEntry<A>>(value)) else {
+        return Ok(());
+    };
+    family.admit_flow(&typed_key, &entry).map_err(std::io::Error::other)?;
+    // Here before it is gone there: in between, no packet finds neither.
+    enter(carrier, key, &entry)?;
+    let Some(last) = carrier.from.map.take(there)? else { return Ok(()) };
+    let last = carrier.translate(&last)?;
+    match typed::<CtEntry<A>>(&last) {
+        // It was completed meanwhile.
+        Some(last) if last.target(typed_key.proto) != entry.target(typed_key.proto) => {
+            carrier.to.map.put(key, bytes(&last), ANY)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Enters a row. What is here already stays if it leads elsewhere: it belongs to a connection that
+/// began after the one there had ended.
+fn enter<A: KernelAddr>(carrier: &Carrier, key: &[u8], entry: &CtEntry<A>) -> std::io::Result<()> {
+    let there = match carrier.to.map.put(key, bytes(entry), NOEXIST) {
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => carrier.to.map.get(key)?,
+        other => return other,
+    };
+    let Some(here) = there.as_deref().and_then(typed::<CtEntry<A>>) else { return Ok(()) };
+    match merge(entry, &here) {
+        Some(row) => carrier.to.map.put(key, bytes(&row), ANY),
+        None => Ok(()),
+    }
+}
+
+/// What becomes of the row here; nothing if it stays.
+fn merge<A: KernelAddr>(there: &CtEntry<A>, here: &CtEntry<A>) -> Option<CtEntry<A>> {
+    let same = there.target(0) == here.target(0) && there.role == here.role;
+    let completed = here.flags & SNAT_PENDING != 0 && there.flags & SNAT_PENDING == 0;
+    if !same && !completed {
+        return None;
+    }
+    let mut row = if completed || there.last_seen >= here.last_seen { *there } else { *here };
+    row.tcp_flags |= there.tcp_flags | here.tcp_flags;
+    row.flags |= there.flags & here.flags;
+    (row != *here).then_some(row)
+}
+
+impl<A: KernelAddr> KernelFamily<A> {
+    /// Has packets of this row looked at, whatever becomes of its service.
+    fn admit_flow(&mut self, key: &CtKey<A>, entry: &CtEntry<A>) -> Result<(), crate::dataplane::MapError> {
+        match (key.hook, Role(entry.role)) {
+            (INGRESS, _) | (_, Role::HOST) => self.admit_frontend(&key.dst),
+            (_, Role::SNAT) => self.admit_backend(&key.dst),
+            _ => self.admit_backend(&key.src),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_common::{addr::Ip4, maps::conntrack::flags::LASTING};
+
+    fn row(port: u16, last_seen: u64, flags: u8, tcp_flags: u8) -> CtEntry<Ip4> {
+        CtEntry { sport: port, last_seen, flags, tcp_flags, ..CtEntry::default() }
+    }
+
+    #[test]
+    fn the_row_that_saw_the_last_packet_wins() {
+        let (older, newer) = (row(1, 10, 0, 2), row(1, 20, LASTING, 16));
+        assert_eq!(merge(&newer, &older), Some(row(1, 20, LASTING, 18)));
+        assert_eq!(merge(&older, &newer), Some(row(1, 20, LASTING, 18)));
+        assert_eq!(merge(&older, &older), None);
+    }
+
+    #[test]
+    fn a_connection_that_began_here_keeps_its_row() {
+        assert_eq!(merge(&row(1, 20, 0, 1), &row(2, 10, 0, 0)), None);
+        let completed = row(7, 10, 0, 0);
+        assert_eq!(merge(&completed, &row(1, 20, SNAT_PENDING, 0)), Some(completed));
+    }
+
+    #[test]
+    fn bytes_and_rows() {
+        let entry = row(7, 8, 9, 10);
+        assert_eq!(typed::<CtEntry<Ip4>>(bytes(&entry)), Some(entry));
+        assert_eq!(typed::<CtEntry<Ip4>>(&bytes(&entry)[1..]), None);
+    }
+}

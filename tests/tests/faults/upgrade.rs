@@ -1,0 +1,129 @@
+//! One generation of maps and programs hands over to the next: another size, another layout, an
+//! older version again. Connections go on, and nothing is lost in between.
+
+use crate::world::{VICTIM, configured, lossless, paths};
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::{fs, path::PathBuf, thread, time::Duration};
+use tests::{
+    agent::{Agent, SocketLb},
+    load::{Kind, Load},
+    manifests,
+    topology::cluster::Cluster,
+};
+
+/// How long an agent lives that is killed while it takes over, in ms: from before it has made a
+/// map to after it has retired the earlier generation.
+const LIVES: [u64; 10] = [50, 250, 400, 500, 600, 700, 850, 1000, 1300, 1800];
+
+/// Ways to be attached: links and socket hooks, links alone, filters.
+fn ways() -> [Value; 3] {
+    let mut clsact = Agent::small(SocketLb::Off);
+    clsact["attach"] = "clsact".into();
+    [Agent::small(SocketLb::All), Agent::small(SocketLb::Off), clsact]
+}
+
+/// The same with maps that are twice as large, or half.
+fn resized(shunt: &Value, factor: f64) -> Value {
+    let mut shunt = shunt.clone();
+    if let Some(maps) = shunt["maps"].as_object_mut() {
+        for capacity in maps.values_mut() {
+            *capacity = json!((capacity.as_f64().unwrap() * factor) as u64);
+        }
+    }
+    shunt
+}
+
+/// The only generation there is, as `current` names it.
+fn only_generation(cluster: &Cluster) -> Result<PathBuf> {
+    let pins = cluster.nodes[VICTIM].agent.pins();
+    let current = fs::read_link(pins.join("current")).context("current")?;
+    let mut names: Vec<_> = fs::read_dir(&pins)?.map(|e| Ok(e?.file_name())).collect::<Result<_>>()?;
+    names.sort();
+    ensure!(names == ["current".into(), current.clone().into_os_string()], "left over: {names:?}");
+    Ok(current)
+}
+
+fn restart(cluster: &mut Cluster, signal: Signal) -> Result<()> {
+    let node = &mut cluster.nodes[VICTIM];
+    if node.agent.is_running() {
+        node.agent.kill(signal)?;
+    }
+    node.agent.start(&node.host.netns)?;
+    node.agent.wait_in_sync()
+}
+
+#[test]
+fn another_size_takes_over_without_a_loss() -> Result<()> {
+    for shunt in ways() {
+        let mut cluster = configured(&shunt)?;
+        let mut load = Load::start(&cluster, &paths()?)?;
+        for (factor, what) in [(2.0, "larger maps"), (1.0, "smaller ones again")] {
+            let before = only_generation(&cluster)?;
+            cluster.nodes[VICTIM].agent.configure(&json!({}), &resized(&shunt, factor))?;
+            restart(&mut cluster, Signal::SIGTERM)?;
+            ensure!(only_generation(&cluster)? != before, "{what}: the generation is the same");
+            load.checkpoint(what)?;
+        }
+        let report = lossless(load, &format!("another size, {shunt}"))?;
+        assert!(report.of(Kind::Connections).ok > 100, "too little was tried:\n{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_is_killed_while_it_takes_over_loses_nothing() -> Result<()> {
+    let shunt = Agent::small(SocketLb::All);
+    let mut cluster = configured(&shunt)?;
+    let mut load = Load::start(&cluster, &paths()?)?;
+    cluster.nodes[VICTIM].agent.kill(Signal::SIGKILL)?;
+    for (round, life) in LIVES.into_iter().enumerate() {
+        let node = &mut cluster.nodes[VICTIM];
+        node.agent.configure(&json!({}), &resized(&shunt, [2.0, 1.0][round % 2]))?;
+        node.agent.start(&node.host.netns)?;
+        thread::sleep(Duration::from_millis(life));
+        node.agent.kill(Signal::SIGKILL)?;
+        load.checkpoint(&format!("killed after {life} ms"))?;
+    }
+    restart(&mut cluster, Signal::SIGKILL)?;
+    only_generation(&cluster)?;
+    load.checkpoint("in sync at last")?;
+    lossless(load, "killed while taking over").map(drop)
+}
+
+/// Enough services to fill maps for as many as there were.
+fn many_services(count: usize) -> Result<Vec<Value>> {
+    let mut objects = manifests::two_nodes()?;
+    objects.extend((0..count).map(|i| {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": format!("filler-{i}"), "namespace": "demo"},
+            "spec": {
+                "clusterIP": format!("10.96.{}.{}", 1 + i / 200, 1 + i % 200),
+                "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}],
+            },
+        })
+    }));
+    Ok(objects)
+}
+
+#[test]
+fn maps_grow_under_load() -> Result<()> {
+    for mut shunt in ways() {
+        shunt["maps"]["frontends"] = 256.into();
+        let mut cluster = configured(&shunt)?;
+        let mut load = Load::start(&cluster, &paths()?)?;
+        let before = only_generation(&cluster)?;
+        let node = &mut cluster.nodes[VICTIM];
+        // More than the map holds: what does not fit is written when it has grown.
+        node.agent.write(&many_services(120)?)?;
+        node.agent
+            .wait_for("larger maps", |line| line.message() == "took over from an earlier generation")?;
+        node.agent.wait_in_sync()?;
+        ensure!(only_generation(&cluster)? != before, "the generation is the same");
+        load.checkpoint("larger maps")?;
+        lossless(load, &format!("growth, {shunt}"))?;
+    }
+    Ok(())
+}
