@@ -7,6 +7,7 @@ pub mod cleanup;
 pub mod completions;
 pub mod config;
 pub mod desired;
+pub mod explain;
 pub mod list;
 pub mod man;
 pub mod output;
@@ -91,6 +92,12 @@ pub enum Command {
     /// One line for each address that a service would answer on, and for whatever else would change.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArgs),
+    /// Say why a connection goes where it goes: frontend, rule, candidates, backend, source, verdict.
+    ///
+    /// The first packet of the connection goes through the programs on trial, over the live maps and
+    /// without leaving a trace in them. Needs no agent.
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::ExplainArgs),
     /// Look at configuration files.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -117,6 +124,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Trace(args) => trace::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Config(command) => config::run(&command),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

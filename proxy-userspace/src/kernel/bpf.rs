@@ -20,6 +20,8 @@ pub(super) use rows::RawMap;
 const BATCH: usize = 256;
 /// Position of `ingress_ifindex` among the 32-bit fields of `struct __sk_buff` (linux/bpf.h).
 const SK_BUFF_INGRESS_IFINDEX: usize = 9;
+/// Position of `ifindex`.
+const SK_BUFF_IFINDEX: usize = 10;
 
 fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i64> {
     // SAFETY: attr is a whole bpf_attr; the callers below see to it that every pointer in
@@ -166,6 +168,15 @@ pub struct Run {
     pub nanoseconds: u32,
 }
 
+/// Devices that a packet meets, by index.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passage {
+    /// Where it came in; 0 if this host made it.
+    pub(super) came_by: u32,
+    /// Where the program runs; 0 is loopback.
+    pub(super) at: u32,
+}
+
 /// Runs a tc program `repeat` times on `packet`, as if it passed the loopback device of
 /// this network namespace, having come in by `ingress_ifindex` (0: made by this host).
 /// Nothing is sent; maps change as they would.
@@ -178,10 +189,24 @@ pub(super) fn test_run(
     ingress_ifindex: u32,
     repeat: u32,
 ) -> io::Result<Run> {
+    test_run_at(program, packet, Passage { came_by: ingress_ifindex, at: 0 }, repeat)
+}
+
+/// The same at any device of this network namespace.
+///
+/// # Errors
+/// The same, and when there is no such device.
+pub(super) fn test_run_at(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    passage: Passage,
+    repeat: u32,
+) -> io::Result<Run> {
     let mut out = vec![0u8; packet.len() + 256];
     // The start of `struct __sk_buff`; what lies beyond it counts as zero.
     let mut context = [0u32; 11];
-    context[SK_BUFF_INGRESS_IFINDEX] = ingress_ifindex;
+    context[SK_BUFF_INGRESS_IFINDEX] = passage.came_by;
+    context[SK_BUFF_IFINDEX] = passage.at;
     let mut attr = zeroed_attr();
     attr.test.prog_fd = program.as_raw_fd() as u32;
     attr.test.data_in = packet.as_ptr() as u64;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
 
 /// Programs for devices, by hook and by whether the device has an Ethernet header.
 pub(super) const CLASSIFIERS: [&str; 4] = ["shunt_in", "shunt_out", "shunt_in_l3", "shunt_out_l3"];
@@ -71,9 +71,9 @@ impl Default for Capacities {
 }
 
 /// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if configurable.
-type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
+pub(super) type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
 
-const MAPS: &[MapSpec] = &[
+pub(super) const MAPS: &[MapSpec] = &[
     ("ADDR_FILTER_V4", "address_filter_v4", None),
     ("ADDR_FILTER_V6", "address_filter_v6", None),
     ("FRONTENDS_V4", "frontends_v4", Some(|c| c.frontends)),

@@ -9,6 +9,7 @@ mod detour;
 mod detour_mtu;
 mod dsr;
 mod edges;
+mod explain;
 mod fragments;
 mod harness;
 mod icmp;
