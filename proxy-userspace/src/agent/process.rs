@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use tracing::{debug, info, warn};
 
 use crate::{
-    config::{Config, Note, Reason},
+    config::{Config, Note, Reason, kube_proxy::KubeProxyConfiguration},
     kernel::{Datapath, NfConntrack},
 };
 
@@ -25,7 +25,12 @@ pub(super) fn tell(notes: &[Note]) {
 pub(super) fn set_up(config: &Config) {
     let score = config.oom_score_adj;
     if let Err(error) = fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        warn!(%error, score, "cannot set oomScoreAdj: the system may choose the agent when memory is short");
+        let asked_for = score != KubeProxyConfiguration::default().oom_score_adj;
+        if asked_for {
+            warn!(%error, score, "cannot set oomScoreAdj: the system may choose the agent when memory is short");
+        } else {
+            debug!(%error, score, "cannot set oomScoreAdj, whose default takes CAP_SYS_RESOURCE");
+        }
     }
     for unset in config.host_conntrack.iter().flat_map(NfConntrack::set) {
         let (path, value, error) = (unset.path.display(), unset.value, &unset.error);

@@ -19,10 +19,11 @@ use tests::{
     agent::{Agent, SocketLb},
     cleanup,
     probe::Bulk,
-    process::binary,
+    process::{Spawn, binary},
+    skip::skipped,
     topology::cluster::{
         Cluster, Node,
-        Origin::{self, Client, Pod},
+        Origin::{self, Client, Node as Host, Pod},
     },
 };
 
@@ -128,6 +129,53 @@ fn a_bad_file_is_refused_and_the_old_one_stays() -> Result<()> {
     wait_for(node, "shunt_config_last_reload_failed 0")?;
     ensure!(!sees_client(&cluster, Pod(1, 1), CLUSTER_IP)?, "the good file is in force");
     goes_on(&open)
+}
+
+#[test]
+fn the_mode_says_which_addresses_take_node_ports() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let node = &cluster.nodes[1];
+    let loopback = "127.0.0.1:30190";
+    ensure!(!is_served(&cluster, Host(1), loopback)?, "not asked for");
+    // The address of its bridge is not its primary one.
+    let second = "10.244.2.1:30190";
+    ensure!(!is_served(&cluster, Pod(1, 1), second)?, "not asked for");
+    change(node, json!({"mode": "iptables", "conntrack": {"udpTimeout": "77s"}}), SocketLb::Off)?;
+    answer(&cluster, Host(1), LINE, loopback)?;
+    answer(&cluster, Pod(1, 1), LINE, second)?;
+    answer(&cluster, Client, LINE, NODE_PORT)?;
+    change(node, json!({"mode": "iptables", "iptables": {"localhostNodePorts": false}}), SocketLb::Off)?;
+    ensure!(!is_served(&cluster, Host(1), loopback)?, "it was taken away");
+    answer(&cluster, Pod(1, 1), LINE, second)?;
+    let timeout = || fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_udp_timeout");
+    match node.host.netns.run(|| Ok(timeout()))? {
+        Ok(seconds) => assert_eq!(seconds.trim(), "77", "nf_conntrack of the host"),
+        Err(error) => skipped(&format!("nf_conntrack is not loaded: {error}")),
+    }
+    Ok(())
+}
+
+#[test]
+fn init_only_and_cleanup_end_when_they_are_done() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::Off)?;
+    let node = &mut cluster.nodes[1];
+    node.agent.stop()?;
+    let pins = node.agent.pins();
+    let run = |flag: &str| -> Result<()> {
+        let mut command = Command::new(binary("shunt")?);
+        command.arg("--config").arg(node.agent.config()).arg("--bpffs").arg(&pins).arg(flag);
+        let output = command.netns(&node.host.netns)?.output()?;
+        ensure!(output.status.success(), "{flag}: {output:?}");
+        Ok(())
+    };
+    run("--cleanup")?;
+    ensure!(!pins.exists(), "pins are left");
+    run("--init-only=true")?;
+    ensure!(pins.exists(), "there is no directory for pins");
+    let accepts =
+        node.host.netns.run(|| Ok(fs::read_to_string("/proc/sys/net/ipv4/conf/lo/route_localnet")?))?;
+    assert_eq!(accepts.trim(), "1");
+    Ok(())
 }
 
 /// A mounted ConfigMap: the file is a link through `..data`, which is swapped as a whole.

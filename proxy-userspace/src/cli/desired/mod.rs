@@ -20,7 +20,7 @@ use crate::{
     logging,
     model::{Dirty, State},
     plan,
-    watch::{Batch, Batches, WatchMetrics, kube, manifests},
+    watch::{self, Batch, Batches, WatchMetrics, manifests},
 };
 
 /// Where the objects come from, and the agent's settings.
@@ -89,8 +89,8 @@ impl Desired {
         let metrics = Arc::new(WatchMetrics::default());
         let mut batches = match &args.manifests {
             Some(folder) => manifests::start(folder.clone(), node_name.clone(), metrics.clone())?,
-            None => kube::start(
-                &kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?,
+            None => watch::kube::start(
+                &watch::kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?,
                 &node_name,
                 metrics.clone(),
             ),

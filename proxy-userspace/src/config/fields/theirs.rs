@@ -124,7 +124,7 @@ pub const KUBE_PROXY: &[Field] = &[
         "when empty, the node's primary addresses; in mode ipvs all of them, in mode iptables those and 127.0.0.1. \
          A range of loopback addresses asks for NodePorts there",
     ),
-    honoured("oomScoreAdj", Live, "a warning where the system refuses"),
+    honoured("oomScoreAdj", Live, "takes CAP_SYS_RESOURCE; the log tells if the system refuses"),
     mapped(
         "conntrack.maxPerCore",
         Live,
