@@ -8,6 +8,7 @@ pub mod dataplane;
 pub mod health;
 pub mod kernel;
 pub mod logging;
+pub mod meter;
 pub mod metrics;
 pub mod model;
 pub mod plan;

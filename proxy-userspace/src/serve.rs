@@ -1,20 +1,18 @@
-//! HTTP for answers that are ready at once: health, metrics. Knows nothing of what they say.
+//! HTTP for what the agent tells: health, metrics, profiles. Knows nothing of what they say.
 
 use std::{
     convert::Infallible,
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::{
-    body::{Bytes, Incoming},
-    server::conn::http1,
-    service::service_fn,
-};
+use http::{HeaderValue, Request, Response, header};
+use http_body_util::{BodyExt, Full, Limited};
+pub use hyper::body::Bytes;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::{
     errno::Errno,
@@ -22,12 +20,14 @@ use nix::{
 };
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
-    task::{JoinHandle, JoinSet},
-    time::sleep,
+    task::{JoinHandle, JoinSet, spawn_blocking},
+    time::{sleep, timeout},
 };
 use tracing::{debug, info, warn};
 
-use crate::model::Family;
+pub use http::{Method, StatusCode};
+
+pub use crate::model::Family;
 
 /// Time between attempts to bind a port that is taken, or an address that is not there yet.
 const RETRY: Duration = Duration::from_secs(5);
@@ -40,6 +40,10 @@ const CONNECTIONS: usize = 256;
 const BREATHER: Duration = Duration::from_millis(500);
 
 const BACKLOG: u32 = 128;
+
+/// Bytes of a body that is read, and how long it may take to come.
+const BODY: usize = 4096;
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket to listen on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,28 +72,61 @@ impl Listen {
     }
 }
 
-/// What a client wants to know, and where it asked.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+/// What a client wants, and where it asked.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What it wants to do; most answers are the same whatever it is.
+    pub method: Method,
     /// The path of the URL.
-    pub path: &'a str,
+    pub path: String,
+    /// What stands behind the `?` of the URL.
+    pub query: String,
+    /// The header `Accept`, or nothing.
+    pub accept: String,
+    /// What it sent along with a PUT or POST.
+    pub body: Bytes,
     /// The family it came by.
     pub family: Family,
     /// The port it came to.
     pub port: u16,
 }
 
+impl Asked {
+    /// The value of a parameter of the query, as it stands there.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        let pairs = self.query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs.filter(|(other, _)| *other == name).map(|(_, value)| value).next()
+    }
+}
+
 /// An answer; the server adds what is the same for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 or 503.
-    pub ok: bool,
+    /// How it went.
+    pub status: StatusCode,
     /// What the body is.
     pub content: Content,
     /// `X-Load-Balancing-Endpoint-Weight`: a balancer may share out traffic by it.
     pub weight: Option<usize>,
     /// What is said.
-    pub body: String,
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// An answer in plain words.
+    pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Self {
+        Self { status, content: Content::Text, weight: None, body: body.into() }
+    }
+
+    /// What was asked for.
+    pub fn ok(content: Content, body: impl Into<Bytes>) -> Self {
+        Self { status: StatusCode::OK, content, weight: None, body: body.into() }
+    }
+
+    /// There is nothing at this place.
+    pub fn not_found() -> Self {
+        Self::text(StatusCode::NOT_FOUND, "404 page not found\n")
+    }
 }
 
 /// The kind of a body.
@@ -99,8 +136,12 @@ pub enum Content {
     Json,
     /// Words.
     Text,
-    /// Metrics, as OpenMetrics writes them.
+    /// Metrics in the text format of Prometheus.
+    Prometheus,
+    /// Metrics as OpenMetrics writes them.
     OpenMetrics,
+    /// Bytes for a program.
+    Binary,
 }
 
 impl Content {
@@ -108,13 +149,49 @@ impl Content {
         match self {
             Content::Json => "application/json",
             Content::Text => "text/plain; charset=utf-8",
+            Content::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
             Content::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Content::Binary => "application/octet-stream",
         }
     }
 }
 
-/// Gives the answer, if there is any at that place.
-pub type Handler = Arc<dyn Fn(&Asked<'_>) -> Option<Answer> + Send + Sync>;
+/// An answer that takes its time. It is dropped when the client goes.
+pub type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// What becomes of a question.
+pub enum Reply {
+    /// It is answered.
+    Now(Answer),
+    /// It will be.
+    Later(Pending),
+}
+
+impl Reply {
+    /// An answer that takes a thread for a while.
+    pub fn blocking(answer: impl FnOnce() -> Answer + Send + 'static) -> Self {
+        Self::Later(Box::pin(async {
+            let broken = |_| Answer::text(StatusCode::INTERNAL_SERVER_ERROR, "the answer broke off\n");
+            spawn_blocking(answer).await.unwrap_or_else(broken)
+        }))
+    }
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self::Now(answer)
+    }
+}
+
+/// Nothing stands for a place where there is nothing.
+impl From<Option<Answer>> for Reply {
+    fn from(answer: Option<Answer>) -> Self {
+        Self::Now(answer.unwrap_or_else(Answer::not_found))
+    }
+}
+
+/// Gives the answer.
+pub type Handler = Arc<dyn Fn(Asked) -> Reply + Send + Sync>;
 
 /// A server that ends, with its connections, when this is dropped.
 #[derive(Debug)]
@@ -208,8 +285,14 @@ async fn converse(stream: TcpStream, handler: Handler) {
     // A socket for both families shows IPv4 addresses in their mapped form.
     let (family, port) = (Family::of(local.ip().to_canonical()), local.port());
     let answer = service_fn(async |request: Request<Incoming>| {
-        let asked = Asked { path: request.uri().path(), family, port };
-        Ok::<_, Infallible>(respond(handler(&asked)))
+        let answer = match asked(request, family, port).await {
+            Ok(asked) => match handler(asked) {
+                Reply::Now(answer) => answer,
+                Reply::Later(answer) => answer.await,
+            },
+            Err(refusal) => refusal,
+        };
+        Ok::<_, Infallible>(respond(answer))
     });
     // The timer closes connections whose request does not come.
     let mut builder = http1::Builder::new();
@@ -219,14 +302,33 @@ async fn converse(stream: TcpStream, handler: Handler) {
     }
 }
 
-fn respond(answer: Option<Answer>) -> Response<Full<Bytes>> {
-    let Some(Answer { ok, content, weight, body }) = answer else {
-        let mut response = Response::new(Full::from("404 page not found\n"));
-        *response.status_mut() = StatusCode::NOT_FOUND;
-        return response;
+/// Takes in a request; one that says too much, or breaks off, is refused.
+async fn asked(request: Request<Incoming>, family: Family, port: u16) -> Result<Asked, Answer> {
+    let (head, body) = request.into_parts();
+    let accept = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let body = match head.method {
+        Method::PUT | Method::POST => {
+            let read = timeout(BODY_PATIENCE, Limited::new(body, BODY).collect()).await;
+            let refusal = || Answer::text(StatusCode::BAD_REQUEST, "the body is too long, or broke off\n");
+            read.ok().and_then(Result::ok).ok_or_else(refusal)?.to_bytes()
+        }
+        _ => Bytes::new(),
     };
+    Ok(Asked {
+        path: head.uri.path().to_owned(),
+        query: head.uri.query().unwrap_or_default().to_owned(),
+        accept: accept.unwrap_or_default().to_owned(),
+        method: head.method,
+        body,
+        family,
+        port,
+    })
+}
+
+fn respond(answer: Answer) -> Response<Full<Bytes>> {
+    let Answer { status, content, weight, body } = answer;
     let mut response = Response::new(Full::from(body));
-    *response.status_mut() = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content.media_type()));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

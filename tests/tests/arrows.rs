@@ -18,18 +18,23 @@ struct Module {
 }
 
 /// Modules that are not listed (the agent itself, `main`) tie the others together.
-const MODULES: [Module; 10] = [
+const MODULES: [Module; 11] = [
+    Module { name: "meter", siblings: &[], libraries: &[] },
     Module { name: "model", siblings: &[], libraries: &[] },
     Module { name: "plan", siblings: &["model"], libraries: &[] },
     Module { name: "dataplane", siblings: &["model", "plan"], libraries: &[] },
     Module {
         name: "kernel",
-        siblings: &["model", "plan", "dataplane"],
+        siblings: &["model", "plan", "dataplane", "meter"],
         libraries: &["aya", "aya_log", "aya_obj", "btf_rs", "rtnetlink", "netlink_sys", "tokio"],
     },
-    Module { name: "watch", siblings: &["model"], libraries: &["http", "kube", "k8s_openapi", "tokio"] },
-    Module { name: "health", siblings: &["model", "serve"], libraries: &["tokio"] },
-    Module { name: "metrics", siblings: &["serve"], libraries: &[] },
+    Module {
+        name: "watch",
+        siblings: &["model", "meter"],
+        libraries: &["http", "kube", "k8s_openapi", "tokio"],
+    },
+    Module { name: "health", siblings: &["model", "meter", "metrics", "serve"], libraries: &["tokio"] },
+    Module { name: "metrics", siblings: &["meter", "serve"], libraries: &["pprof", "tokio"] },
     Module {
         name: "serve",
         siblings: &["model"],
@@ -44,7 +49,7 @@ const MODULES: [Module; 10] = [
 ];
 
 /// Libraries that only some modules may know.
-const HOUSED: [&str; 13] = [
+const HOUSED: [&str; 14] = [
     "aya",
     "aya_log",
     "aya_obj",
@@ -56,6 +61,7 @@ const HOUSED: [&str; 13] = [
     "k8s_openapi",
     "kube",
     "netlink_sys",
+    "pprof",
     "rtnetlink",
     "tokio",
 ];

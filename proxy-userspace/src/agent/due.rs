@@ -10,6 +10,9 @@ pub(super) const SWEEP: Duration = Duration::from_secs(10);
 /// Rows that changed may have left connections without a backend: a look comes soon.
 pub(super) const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
 
+/// Time between signs of life, by which a loop that hangs is noticed.
+pub(super) const BEAT: Duration = Duration::from_secs(1);
+
 /// For each second that a sweep took, seconds until the next one may begin: large tables are
 /// looked at less often, not with more of a processor.
 pub(super) const SWEEP_REST: u32 = 4;
@@ -19,6 +22,8 @@ const LISTS_PATIENCE: Duration = Duration::from_secs(15);
 
 /// When something has to be done next.
 pub(super) struct Due {
+    /// The next sign of life.
+    pub(super) beat: Instant,
     /// A round of writes, if there is anything to write.
     pub(super) writes: Option<Instant>,
     /// The earliest time of the next round.
@@ -35,6 +40,7 @@ impl Due {
     pub(super) fn new(sync_period: Duration) -> Self {
         let now = Instant::now();
         Self {
+            beat: now,
             writes: None,
             writes_not_before: now,
             full_sync: now + sync_period,

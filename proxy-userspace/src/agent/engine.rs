@@ -2,7 +2,7 @@
 //! sockets; the maps are passed in, so that tests run it on memory.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -10,6 +10,10 @@ use std::{
 
 use tracing::{debug, info, warn};
 
+use super::metrics::{
+    NoLocal,
+    waiting::{self, Changes, Waiting},
+};
 use crate::{
     dataplane::{Applied, MapError, MapStore, Pressure, Reconciler, Repairs, Survey, Verdict},
     health,
@@ -38,6 +42,8 @@ pub(super) struct Engine {
     health_changed: bool,
     /// The pods that want no socket LB may be others than those last taken.
     pods_changed: bool,
+    waiting: Waiting,
+    no_local: NoLocal,
     /// NodePorts among the ports of masquerading, to say so once.
     misplaced: BTreeSet<u16>,
 }
@@ -71,6 +77,8 @@ impl Engine {
             health_checks: BTreeMap::new(),
             health_changed: false,
             pods_changed: false,
+            waiting: Waiting::default(),
+            no_local: NoLocal::default(),
             misplaced: BTreeSet::new(),
         }
     }
@@ -93,11 +101,15 @@ impl Engine {
     /// Takes in what a source reports.
     pub(super) fn absorb(&mut self, batch: Batch) {
         let mut dirty = Dirty::default();
+        let arrived = (!batch.initial).then_some(batch.arrived);
         for mut change in batch.changes {
             if let (Change::Node(node), Some(primary)) = (&mut change, self.config.primary) {
                 node.prefer(primary);
             }
-            dirty.merge(self.state.apply(change));
+            let kind = waiting::Kind::of(&change, |slice| batch.triggers.get(slice).copied());
+            let stale = self.state.apply(change);
+            self.waiting.note(kind, &stale, arrived);
+            dirty.merge(stale);
         }
         self.revision = batch.revision;
         if batch.initial {
@@ -154,6 +166,7 @@ impl Engine {
         for service in &dirty.services {
             self.check_node_ports(service);
             let plans = plan::build(&self.state, service, &self.config);
+            self.no_local.set(service, &plans);
             self.reconciler.update(service.clone(), plans);
             match self.state.health_check(service) {
                 Some(check) => drop(self.health_checks.insert(service.clone(), check)),
@@ -206,6 +219,22 @@ impl Engine {
         let applied = self.reconciler.apply(maps);
         debug!(?applied, "applied");
         applied
+    }
+
+    /// Changes that no longer wait for rows.
+    pub(super) fn take_written(&mut self) -> Vec<Changes> {
+        let pending: HashSet<_> = self.reconciler.pending().map(|(service, _)| service).collect();
+        self.waiting.written(|service| pending.contains(service))
+    }
+
+    /// Changes that came in, and those that wait.
+    pub(super) fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// Service ports that lack endpoints on this node.
+    pub(super) fn no_local(&self) -> &NoLocal {
+        &self.no_local
     }
 
     /// Compares everything with the kernel and repairs what others have changed.

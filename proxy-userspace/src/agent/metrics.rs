@@ -1,43 +1,166 @@
-//! Counts what the agent does to the host beyond its own maps, and keeps the levels that it
-//! last saw for whoever asks.
+//! Counts what the agent does, and keeps the levels that it last saw for whoever asks.
 
 mod config;
+mod kube_proxy;
 mod levels;
+mod no_local;
+mod reference;
+pub(super) mod waiting;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use prometheus_client::{
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
 
-use self::{config::ConfigMetrics, levels::Levels};
-use crate::{dataplane::Pressure, kernel::XdpStatus};
+pub(super) use self::no_local::NoLocal;
+pub use self::reference::reference;
+use self::{config::ConfigMetrics, kube_proxy::KubeProxy, levels::Levels, waiting::Changes};
+use super::engine::Engine;
+use crate::{
+    dataplane::{Pressure, Repairs, Swept},
+    kernel::XdpStatus,
+    meter::Meter,
+};
+
+const DESTROYED: Meter = Meter::counter(
+    "shunt_udp_sockets_destroyed_total",
+    &[],
+    "Connected UDP sockets that were destroyed because their backend was gone",
+);
+const GROWTHS: Meter = Meter::counter(
+    "shunt_map_growths_total",
+    &[],
+    "Times that a generation with larger maps took over, while traffic flowed",
+);
+const GROWTHS_FAILED: Meter = Meter::counter(
+    "shunt_map_growth_failures_total",
+    &[],
+    "Times that maps were to be made larger and could not be",
+);
+const REPAIRED: Meter = Meter::counter(
+    "shunt_repaired_rows_total",
+    &["map"],
+    "Rows that others had changed, found and put right by a full sync; of slots, ranges",
+);
+const TO_MAP: Meter = Meter::histogram(
+    "shunt_event_to_map_duration_seconds",
+    &[],
+    "From the arrival of a change until the rows of a service it touches were written",
+);
+const EXPIRED: Meter = Meter::counter(
+    "shunt_connections_expired_total",
+    &[],
+    "Connections that were over, and whose rows a sweep removed",
+);
+
+/// The metrics that are counted in this file.
+pub(super) const AGENT: [Meter; 6] = [DESTROYED, GROWTHS, GROWTHS_FAILED, REPAIRED, TO_MAP, EXPIRED];
+
+type ByMap = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// Counters of the agent, shared with whoever shows them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct AgentMetrics {
+    kube_proxy: KubeProxy,
     sockets_destroyed: Counter,
     growths: Counter,
     growths_failed: Counter,
+    repaired: ByMap,
+    to_map: Histogram,
+    expired: Counter,
     pressure: Mutex<Arc<Pressure>>,
     xdp: Mutex<Arc<[XdpStatus]>>,
     config: ConfigMetrics,
 }
 
+impl Default for AgentMetrics {
+    fn default() -> Self {
+        Self {
+            kube_proxy: KubeProxy::default(),
+            sockets_destroyed: Counter::default(),
+            growths: Counter::default(),
+            growths_failed: Counter::default(),
+            repaired: ByMap::default(),
+            // From half a millisecond to half a minute.
+            to_map: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            expired: Counter::default(),
+            pressure: Mutex::default(),
+            xdp: Mutex::default(),
+            config: ConfigMetrics::default(),
+        }
+    }
+}
+
 impl AgentMetrics {
     /// Makes the counters and levels part of what is shown.
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
-        let help = "Connected UDP sockets that were destroyed because their backend was gone";
-        registry.register("udp_sockets_destroyed", help, self.sockets_destroyed.clone());
-        let help = "Times that a generation with larger maps took over, while traffic flowed";
-        registry.register("map_growths", help, self.growths.clone());
-        let help = "Times that maps were to be made larger and could not be";
-        registry.register("map_growth_failures", help, self.growths_failed.clone());
+        self.kube_proxy.register(registry);
+        self.count_repairs(&Repairs::default());
+        DESTROYED.register(registry, self.sockets_destroyed.clone());
+        GROWTHS.register(registry, self.growths.clone());
+        GROWTHS_FAILED.register(registry, self.growths_failed.clone());
+        REPAIRED.register(registry, self.repaired.clone());
+        TO_MAP.register(registry, self.to_map.clone());
+        EXPIRED.register(registry, self.expired.clone());
         registry.register_collector(Box::new(Levels(self.clone())));
         self.config.register(registry);
     }
 
-    /// Counts sockets and returns how many there have been in all.
-    pub(super) fn count_sockets_destroyed(&self, count: usize) -> u64 {
-        self.sockets_destroyed.inc_by(count as u64) + count as u64
+    /// Changes came in.
+    pub(super) fn queued(&self, engine: &Engine) {
+        self.kube_proxy.queued();
+        self.kube_proxy.set_waiting(engine.waiting());
+    }
+
+    /// A round of writes is over.
+    pub(super) fn synced(&self, engine: &mut Engine, took: Duration) {
+        self.kube_proxy.round(took, |family| engine.is_pending(family));
+        engine.take_written().iter().for_each(|changes| self.written(changes));
+        self.kube_proxy.set_waiting(engine.waiting());
+        self.kube_proxy.set_no_local(engine.no_local().counts());
+    }
+
+    fn written(&self, changes: &Changes) {
+        self.kube_proxy.programmed(changes);
+        for arrived in &changes.arrived {
+            self.to_map.observe(arrived.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Everything was compared with the kernel.
+    pub(super) fn compared(&self, engine: &Engine, took: Duration, repairs: &Repairs) {
+        self.kube_proxy.compared(took, |family| engine.is_pending(family));
+        self.count_repairs(repairs);
+    }
+
+    fn count_repairs(&self, repairs: &Repairs) {
+        let Repairs { frontends, backends, slots, source_ranges, services, node } = *repairs;
+        for (map, rows) in [
+            ("frontends", frontends),
+            ("backends", backends),
+            ("slots", slots),
+            ("source_ranges", source_ranges),
+            ("services", services),
+            ("node", node),
+        ] {
+            self.repaired.get_or_create(&REPAIRED.with([map])).inc_by(rows as u64);
+        }
+    }
+
+    /// A sweep of the connections is over. Returns how many sockets were destroyed in all.
+    pub(super) fn swept(&self, took: Duration, swept: &Swept) -> u64 {
+        self.kube_proxy.swept(took, swept);
+        self.expired.inc_by(swept.expired as u64);
+        self.sockets_destroyed.inc_by(swept.destroyed as u64) + swept.destroyed as u64
     }
 
     pub(super) fn count_growth(&self) {
@@ -69,10 +192,5 @@ impl AgentMetrics {
     /// What became of XDP on the devices.
     pub fn xdp(&self) -> Arc<[XdpStatus]> {
         self.xdp.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Connected UDP sockets that were destroyed because their backend was gone.
-    pub fn sockets_destroyed(&self) -> u64 {
-        self.sockets_destroyed.get()
     }
 }

@@ -31,14 +31,14 @@ use tracing::{debug, info, warn};
 
 use self::{
     backoff::Backoff,
-    due::{Due, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
+    due::{BEAT, Due, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
     edges::{Edges, follow_host},
     engine::{Engine, Synced},
     exempt::Exemptions,
     growth::Growth,
     pressure::PressureWatch,
     reload::Reloads,
-    startup::Logs,
+    startup::{Logs, Told},
     sweeper::{Refused, Step, Sweeper},
 };
 use crate::{
@@ -47,13 +47,17 @@ use crate::{
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
     kernel::{Datapath, Host, KernelMaps, Netlink},
-    metrics::MetricsServer,
+    metrics::{Checks, MetricsServer},
     model::SocketLb,
     plan,
     watch::{Batch, Batches, WatchMetrics},
 };
 
-pub use self::{metrics::AgentMetrics, process::init, startup::node_name};
+pub use self::{
+    metrics::{AgentMetrics, reference},
+    process::init,
+    startup::node_name,
+};
 
 /// Runs the agent until SIGTERM or SIGINT. Objects come from `manifests` if given, else
 /// from an API server.
@@ -73,6 +77,7 @@ struct Agent {
     /// In force now.
     config: Current,
     reloads: Reloads,
+    checks: Checks,
     batches: Batches,
     watch_metrics: Arc<WatchMetrics>,
     metrics: Arc<AgentMetrics>,
@@ -105,14 +110,23 @@ impl Agent {
         process::set_up(config);
         startup::check_host(config);
         startup::raise_descriptor_limit();
-        let health = startup::health(config)?;
+        let checks = Checks::default();
+        let health = startup::health(config, checks.clone())?;
         let watch_metrics = Arc::new(WatchMetrics::default());
         let (batches, events) = startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
         let (datapath, logs) = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
         let metrics = Arc::new(AgentMetrics::default());
         metrics.config().started(&config.hash);
-        let metrics_server = startup::metrics(config, &watch_metrics, &metrics)?;
+        let current = Current::new(config.clone());
+        let told = Told {
+            checks: &checks,
+            health: &health,
+            watch: &watch_metrics,
+            agent: &metrics,
+            config: &current,
+        };
+        let metrics_server = startup::metrics(config, told)?;
         let sweeper = Sweeper::of(&datapath)?;
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
         let hosts = follow_host(Netlink::connect()?).await?;
@@ -121,7 +135,8 @@ impl Agent {
             addresses: hosts.borrow().owned().into_iter().collect(),
         };
         let mut agent = Self {
-            config: Current::new(config.clone()),
+            config: current,
+            checks,
             reloads: Reloads::of(config),
             batches,
             watch_metrics,
@@ -162,6 +177,7 @@ impl Agent {
                     changed.context("the view of the host's devices ended")?;
                     self.host_changed();
                 }
+                () = at(Some(self.due.beat)) => self.beat(),
                 () = at(self.due.writes) => self.write(),
                 () = at(self.due.exempt) => self.exempt(),
                 () = at(self.due.patience) => self.attach_without_lists()?,
@@ -173,6 +189,12 @@ impl Agent {
         }
     }
 
+    /// Says that the loop comes round.
+    fn beat(&mut self) {
+        self.health.beat();
+        self.due.beat = Instant::now() + BEAT;
+    }
+
     fn absorb(&mut self, batch: Batch) -> Result<()> {
         let listed = self.engine.is_listed();
         let addresses = self.engine.node_addresses().to_vec();
@@ -181,6 +203,7 @@ impl Agent {
             self.engine.absorb(batch);
         }
         self.health.queued();
+        self.metrics.queued(&self.engine);
         self.health.set_eligible(self.engine.node_is_eligible());
         if let Some(pods) = self.engine.take_exempt_pods() {
             self.exemptions.set(pods);
@@ -243,6 +266,7 @@ impl Agent {
 
     /// Tells how a round went and says when the next is due.
     fn written(&mut self, synced: Synced, start: Instant) {
+        self.metrics.synced(&mut self.engine, start.elapsed());
         self.due.writes_not_before = start + self.min_sync_period;
         self.health.synced(|family| self.engine.is_pending(family));
         if let Some(ports) = self.engine.health_ports() {
@@ -265,7 +289,12 @@ impl Agent {
     fn full_sync(&mut self) {
         self.due.full_sync = Instant::now() + self.sync_period;
         self.exempt();
-        match self.engine.full_sync(&mut self.maps) {
+        let start = Instant::now();
+        let compared = self.engine.full_sync(&mut self.maps);
+        if let Ok(repairs) = &compared {
+            self.metrics.compared(&self.engine, start.elapsed(), repairs);
+        }
+        match compared {
             Ok(repairs) if repairs.total() > 0 => warn!(?repairs, "repaired rows that others have changed"),
             Ok(_) => debug!("compared with the kernel: nothing to repair"),
             Err(error) => warn!(%error, "cannot compare with the kernel; trying again at the next full sync"),
@@ -303,22 +332,20 @@ impl Agent {
     }
 
     fn swept(&mut self, swept: Result<Swept, SweepError>) {
-        let rest = self.sweeper.took() * SWEEP_REST;
-        self.due.sweep = self.due.sweep.max(Instant::now() + rest);
+        let took = self.sweeper.took();
+        self.due.sweep = self.due.sweep.max(Instant::now() + took * SWEEP_REST);
         match swept {
-            Ok(swept) if swept == Swept::default() => (),
             Ok(swept) => {
-                debug!(?swept, "removed connections that are over or no longer allowed");
-                self.count_destroyed(swept.destroyed);
+                let total = self.metrics.swept(took, &swept);
+                if swept != Swept::default() {
+                    debug!(?swept, "removed connections that are over or no longer allowed");
+                }
+                if swept.destroyed > 0 {
+                    let destroyed = swept.destroyed;
+                    info!(destroyed, total, "destroyed connected UDP sockets whose backend is gone");
+                }
             }
             Err(error) => warn!(%error, "cannot sweep connections; trying again"),
-        }
-    }
-
-    fn count_destroyed(&mut self, destroyed: usize) {
-        if destroyed > 0 {
-            let total = self.metrics.count_sockets_destroyed(destroyed);
-            info!(destroyed, total, "destroyed connected UDP sockets whose backend is gone");
         }
     }
 }

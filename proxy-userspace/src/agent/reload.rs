@@ -168,7 +168,14 @@ impl Agent {
         self._metrics_server = None;
         let mut patient = new.clone();
         patient.bind_hard_fail = false;
-        match startup::metrics(&patient, &self.watch_metrics, &self.metrics) {
+        let told = startup::Told {
+            checks: &self.checks,
+            health: &self.health,
+            watch: &self.watch_metrics,
+            agent: &self.metrics,
+            config: &self.config,
+        };
+        match startup::metrics(&patient, told) {
             Ok(server) => self._metrics_server = server,
             Err(error) => warn!(error = format!("{error:#}"), "metrics are not served"),
         }

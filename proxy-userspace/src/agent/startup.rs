@@ -13,11 +13,12 @@ use tracing::{info, warn};
 
 use super::AgentMetrics;
 use crate::{
-    config::{Attach, Config, ConntrackTimeouts, Xdp},
+    config::{Attach, Config, ConntrackTimeouts, Current, Logging, Xdp, level_of_verbosity},
     dataplane::Timeouts,
     health::Health,
     kernel::{Datapath, DropMetrics, HostPorts, Options, Pins, TcMode, XdpPolicy},
-    metrics::{Metrics, MetricsServer},
+    logging,
+    metrics::{Checks, Debug, Metrics, MetricsServer, Pages},
     model::{DetectLocal, Mode},
     watch::{
         Batches, WatchMetrics,
@@ -78,8 +79,8 @@ pub(super) fn patience(config: &Config) -> Duration {
 }
 
 /// Serves the health of the agent from its first moment on.
-pub(super) fn health(config: &Config) -> Result<Health> {
-    let mut health = Health::new(patience(config));
+pub(super) fn health(config: &Config, checks: Checks) -> Result<Health> {
+    let mut health = Health::new(patience(config), checks);
     if let Some(address) = config.health {
         let served = health.serve(address, config.bind_hard_fail);
         served.with_context(|| format!("cannot serve health on {address}"))?;
@@ -87,20 +88,42 @@ pub(super) fn health(config: &Config) -> Result<Health> {
     Ok(health)
 }
 
+/// Where what is told over HTTP comes from.
+pub(super) struct Told<'a> {
+    pub(super) checks: &'a Checks,
+    pub(super) health: &'a Health,
+    pub(super) watch: &'a WatchMetrics,
+    pub(super) agent: &'a Arc<AgentMetrics>,
+    pub(super) config: &'a Current,
+}
+
 /// Serves what the modules count, once the maps are there.
-pub(super) fn metrics(
-    config: &Config,
-    watch: &WatchMetrics,
-    agent: &Arc<AgentMetrics>,
-) -> Result<Option<MetricsServer>> {
+pub(super) fn metrics(config: &Config, told: Told<'_>) -> Result<Option<MetricsServer>> {
     let Some(address) = config.metrics else { return Ok(None) };
-    let mut metrics = Metrics::new();
-    let own = metrics.own();
-    watch.register(own);
-    agent.register(own);
-    own.register_collector(Box::new(DropMetrics::new(Pins::new(&config.bpffs))));
-    let served = metrics.serve(address, config.bind_hard_fail);
+    let mut metrics = Metrics::new(told.checks.clone());
+    let registry = metrics.registry();
+    told.health.register(registry);
+    told.watch.register(registry);
+    told.agent.register(registry);
+    registry.register_collector(Box::new(DropMetrics::new(Pins::new(&config.bpffs))));
+    let pages = pages(told.config, config.profiling);
+    let served = metrics.serve(address, config.bind_hard_fail, pages);
     served.map(Some).with_context(|| format!("cannot serve metrics on {address}"))
+}
+
+/// What is served beside the metrics. The configuration is told as it is when somebody asks.
+fn pages(config: &Current, profiling: bool) -> Pages {
+    let (shown, changed) = (config.clone(), config.clone());
+    let set_verbosity = move |text: &str| {
+        let verbosity = text.trim().parse().map_err(|_| "a verbosity is a number, 0 or more".to_owned())?;
+        let level = level_of_verbosity(verbosity).to_owned();
+        let logging = Logging { level, ..changed.get().logging.clone() };
+        logging::set_level(&logging).map_err(|error| format!("{error:#}"))
+    };
+    Pages {
+        configz: Arc::new(move || shown.get().configz().to_string()),
+        debug: profiling.then(|| Debug { set_verbosity: Arc::new(set_verbosity) }),
+    }
 }
 
 /// Loads the programs, with the maps an earlier agent left.

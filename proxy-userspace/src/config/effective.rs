@@ -330,14 +330,14 @@ fn check_capacities(maps: &crate::kernel::Capacities, problems: &mut Problems) {
     }
 }
 
-/// kube-proxy's developers write state at 2 and 3, steps at 4 and 5, and every object above.
-fn level(file: &KubeProxyConfiguration) -> String {
-    let level = match file.logging.verbosity {
+/// The level that a verbosity of klog asks for. kube-proxy's developers write state at 2 and
+/// 3, steps at 4 and 5, and every object above.
+pub fn level_of_verbosity(verbosity: u32) -> &'static str {
+    match verbosity {
         0..=3 => "info",
         4 | 5 => "debug",
         _ => "trace",
-    };
-    level.into()
+    }
 }
 
 fn logging(
@@ -353,7 +353,11 @@ fn logging(
     problems.check(is_level, "logging.level", "is neither a level nor a list of module=level");
     Logging {
         format: overrides.log_format.or(own.format).unwrap_or_else(from_file),
-        level: overrides.log_level.clone().or_else(|| own.level.clone()).unwrap_or_else(|| level(file)),
+        level: overrides
+            .log_level
+            .clone()
+            .or_else(|| own.level.clone())
+            .unwrap_or_else(|| level_of_verbosity(file.logging.verbosity).to_owned()),
         datapath_level: overrides.datapath_log_level.unwrap_or(own.datapath_level),
     }
 }

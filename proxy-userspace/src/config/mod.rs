@@ -27,6 +27,7 @@ use std::{
 
 pub use changes::Difference;
 pub use current::Current;
+pub use effective::level_of_verbosity;
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
 pub use notes::{Note, Reason};

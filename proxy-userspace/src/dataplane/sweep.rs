@@ -85,6 +85,8 @@ pub struct Swept {
     pub socket_flows: usize,
     /// Connected sockets that were destroyed.
     pub destroyed: usize,
+    /// `stale` and `socket_flows` together, of IPv4 and of IPv6.
+    pub cut: [usize; 2],
 }
 
 /// Why a sweep was not completed; the next one begins from the start.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::state::Report;
 use crate::{
     model::{Family, ObjectName},
-    serve::{Answer, Content},
+    serve::{Answer, Content, StatusCode},
 };
 
 #[derive(Serialize)]
@@ -33,7 +33,11 @@ struct ProxyBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
     healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'static str, FamilyBody>,
+    /// Ours: why it is unhealthy, where that is no family's fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -47,8 +51,8 @@ struct FamilyBody {
 pub(super) fn service(service: &ObjectName, local_endpoints: usize, proxy_healthy: bool) -> Answer {
     let name = ServiceName { namespace: &service.namespace, name: &service.name };
     let body = ServiceBody { service: name, local_endpoints, service_proxy_healthy: proxy_healthy };
-    let ok = local_endpoints > 0 && proxy_healthy;
-    Answer { ok, content: Content::Json, weight: Some(local_endpoints), body: json(&body) }
+    let status = status(local_endpoints > 0 && proxy_healthy);
+    Answer { status, content: Content::Json, weight: Some(local_endpoints), body: json(&body).into() }
 }
 
 /// The answer at `/healthz`: is this node fit for new connections?
@@ -62,7 +66,11 @@ pub(super) fn livez(report: &Report) -> Answer {
 }
 
 fn proxy(report: &Report, ok: bool, node_eligible: Option<bool>) -> Answer {
-    let status = Family::ALL.into_iter().zip(report.families).map(|(family, known)| {
+    let known = Family::ALL.into_iter().zip(report.families);
+    // As in kube-proxy there is nothing to say of a family that has written nothing yet; but
+    // if it never will, that is no reason for silence.
+    let told = known.filter(|(_, known)| known.updated.is_some() || !known.healthy);
+    let status = told.map(|(family, known)| {
         let last_updated = known.updated.unwrap_or(NEVER);
         (family.name(), FamilyBody { last_updated, healthy: known.healthy })
     });
@@ -74,8 +82,13 @@ fn proxy(report: &Report, ok: bool, node_eligible: Option<bool>) -> Answer {
         node_eligible,
         healthy: report.healthy,
         status: status.collect(),
+        reason: report.hangs.then_some("the agent's main loop hangs"),
     };
-    Answer { ok, content: Content::Json, weight: None, body: json(&body) }
+    Answer { status: self::status(ok), content: Content::Json, weight: None, body: json(&body).into() }
+}
+
+fn status(ok: bool) -> StatusCode {
+    if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 /// What kube-proxy writes for no time at all: the first second of the year 1.
@@ -95,13 +108,13 @@ mod tests {
     fn services_are_told_with_their_weight() {
         let check = |local, healthy, ok| {
             let answer = service(&ObjectName::new("ns", "web"), local, healthy);
-            assert_eq!((answer.ok, answer.weight), (ok, Some(local)));
+            assert_eq!((answer.status, answer.weight), (super::status(ok), Some(local)));
             let expected = json!({
                 "service": {"namespace": "ns", "name": "web"},
                 "localEndpoints": local,
                 "serviceProxyHealthy": healthy,
             });
-            assert_eq!(serde_json::from_str::<Value>(&answer.body).unwrap(), expected);
+            assert_eq!(serde_json::from_slice::<Value>(&answer.body).unwrap(), expected);
         };
         check(2, true, true);
         check(0, true, false);
@@ -110,23 +123,27 @@ mod tests {
 
     fn report(healthy: [bool; 2], eligible: bool) -> Report {
         let family = |healthy| FamilyReport { healthy, updated: Some(Timestamp::UNIX_EPOCH) };
-        let now = Timestamp::constant(90, 0);
-        Report { now, healthy: healthy == [true, true], eligible, families: healthy.map(family) }
+        let (now, healthy, families) =
+            (Timestamp::constant(90, 0), healthy == [true, true], healthy.map(family));
+        Report { now, healthy, hangs: false, eligible, families }
     }
 
     #[test]
     fn the_node_counts_for_healthz_alone() {
         let leaving = report([true, true], false);
-        assert!(!healthz(&leaving).ok && livez(&leaving).ok);
-        let body: Value = serde_json::from_str(&healthz(&leaving).body).unwrap();
+        assert_eq!(
+            (healthz(&leaving).status, livez(&leaving).status),
+            (super::status(false), StatusCode::OK)
+        );
+        let body: Value = serde_json::from_slice(&healthz(&leaving).body).unwrap();
         assert_eq!((&body["nodeEligible"], &body["healthy"]), (&json!(false), &json!(true)));
-        assert!(!livez(&leaving).body.contains("nodeEligible"));
+        assert!(!words(&livez(&leaving)).contains("nodeEligible"));
     }
 
     #[test]
     fn the_late_family_is_named() {
         let late = report([true, false], true);
-        assert!(!healthz(&late).ok && !livez(&late).ok);
+        assert_eq!([healthz(&late).status, livez(&late).status], [super::status(false); 2]);
         let expected = json!({
             "lastUpdated": "1970-01-01T00:00:00Z",
             "currentTime": "1970-01-01T00:01:30Z",
@@ -136,14 +153,28 @@ mod tests {
                 "IPv6": {"lastUpdated": "1970-01-01T00:00:00Z", "healthy": false},
             },
         });
-        assert_eq!(serde_json::from_str::<Value>(&livez(&late).body).unwrap(), expected);
+        assert_eq!(serde_json::from_slice::<Value>(&livez(&late).body).unwrap(), expected);
+    }
+
+    fn words(answer: &Answer) -> &str {
+        std::str::from_utf8(&answer.body).unwrap()
     }
 
     #[test]
-    fn healthy_is_as_of_now_and_never_is_the_year_one() {
-        let mut fine = report([true, true], true);
-        assert!(healthz(&fine).body.starts_with(r#"{"lastUpdated":"1970-01-01T00:01:30Z""#));
-        fine.families[1].updated = None;
-        assert!(healthz(&fine).body.contains(r#""IPv6":{"lastUpdated":"0001-01-01T00:00:00Z""#));
+    fn healthy_is_as_of_now_and_what_never_was_is_told_when_it_is_late() {
+        let mut state = report([true, true], true);
+        assert!(words(&healthz(&state)).starts_with(r#"{"lastUpdated":"1970-01-01T00:01:30Z""#));
+        state.families[1].updated = None;
+        assert!(!words(&healthz(&state)).contains("IPv6"));
+        state.families[1].healthy = false;
+        let never = r#""IPv6":{"lastUpdated":"0001-01-01T00:00:00Z","healthy":false}"#;
+        assert!(words(&healthz(&state)).contains(never));
+    }
+
+    #[test]
+    fn a_hang_is_told() {
+        let hung = Report { hangs: true, ..report([true, true], true) };
+        assert!(words(&livez(&hung)).ends_with(r#""reason":"the agent's main loop hangs"}"#));
+        assert!(!words(&livez(&report([true, true], true))).contains("reason"));
     }
 }

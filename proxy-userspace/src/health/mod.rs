@@ -6,6 +6,7 @@
 //! knows nothing but HTTP.
 
 mod body;
+mod count;
 mod ports;
 mod state;
 
@@ -18,15 +19,19 @@ use std::{
 };
 
 use jiff::Timestamp;
+use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 
+use self::count::Counts;
 pub use self::{
+    count::HEALTH,
     ports::{Ports, ports},
     state::State,
 };
 use crate::{
+    metrics::Checks,
     model::{Family, HealthCheck},
-    serve::{self, Answer, Asked, Handler, Listen, Task},
+    serve::{self, Answer, Asked, Handler, Listen, Reply, Task},
 };
 
 /// The servers, and what they tell.
@@ -44,13 +49,21 @@ struct Board {
     state: Mutex<State>,
     /// Service health ports.
     checks: Mutex<HashMap<u16, HealthCheck>>,
+    counts: Counts,
 }
 
 impl Health {
-    /// Healthy until a change waits longer than `patience`. Nothing is served yet.
-    pub fn new(patience: Duration) -> Self {
-        let board = Board { state: Mutex::new(State::new(patience)), checks: Mutex::default() };
+    /// Healthy until a change waits longer than `patience`, or the agent hangs. Nothing is
+    /// served yet. `checks` count what is asked.
+    pub fn new(patience: Duration, checks: Checks) -> Self {
+        let (state, counts) = (Mutex::new(State::new(patience)), Counts::new(checks));
+        let board = Board { state, checks: Mutex::default(), counts };
         Self { board: Arc::new(board), general: None, services: BTreeMap::new() }
+    }
+
+    /// Makes the counts of answers part of what is shown.
+    pub fn register(&self, registry: &mut Registry) {
+        self.board.counts.register(registry);
     }
 
     /// Serves `/healthz` and `/livez`. A port that is taken is tried again, unless it has
@@ -58,7 +71,7 @@ impl Health {
     pub fn serve(&mut self, address: SocketAddr, at_once: bool) -> io::Result<()> {
         let listen = Listen::general(address);
         let board = self.board.clone();
-        let handler: Handler = Arc::new(move |asked| board.general(asked));
+        let handler: Handler = Arc::new(move |asked| board.general(&asked).into());
         self.general = Some(if at_once {
             serve::start_at_once(listen, handler)?
         } else {
@@ -82,6 +95,11 @@ impl Health {
     /// A change is late after this long.
     pub fn set_patience(&self, patience: Duration) {
         self.board.state().set_patience(patience);
+    }
+
+    /// The agent's loop comes round; to be told every second.
+    pub fn beat(&self) {
+        self.board.state().beat(Instant::now());
     }
 
     /// Changes wait to be written.
@@ -119,7 +137,8 @@ impl Health {
         for listen in ports.listens {
             let start = || {
                 let board = self.board.clone();
-                serve::start(listen, "health of a service", Arc::new(move |asked| board.service(asked)))
+                let handler: Handler = Arc::new(move |asked| Reply::from(board.service(&asked)));
+                serve::start(listen, "health of a service", handler)
             };
             self.services.entry(listen).or_insert_with(start);
         }
@@ -136,16 +155,16 @@ impl Board {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn general(&self, asked: &Asked<'_>) -> Option<Answer> {
-        let report = self.state().report(Instant::now(), Timestamp::now());
-        match asked.path {
-            "/healthz" => Some(body::healthz(&report)),
-            "/livez" => Some(body::livez(&report)),
+    fn general(&self, asked: &Asked) -> Option<Answer> {
+        let report = || self.state().report(Instant::now(), Timestamp::now());
+        match asked.path.as_str() {
+            "/healthz" => Some(self.counts.healthz(&report())),
+            "/livez" => Some(self.counts.livez(&report())),
             _ => None,
         }
     }
 
-    fn service(&self, asked: &Asked<'_>) -> Option<Answer> {
+    fn service(&self, asked: &Asked) -> Option<Answer> {
         let healthy = self.state().is_healthy(Instant::now());
         let checks = self.checks();
         let check = checks.get(&asked.port)?;

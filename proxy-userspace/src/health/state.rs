@@ -1,5 +1,5 @@
-//! Whether changes reach the kernel in time, and whether the node is there to stay. Reads
-//! no clock: every question comes with its time.
+//! Whether changes reach the kernel in time, whether the agent itself goes on, and whether
+//! the node is there to stay. Reads no clock: every question comes with its time.
 
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,14 @@ use crate::model::Family;
 pub struct State {
     patience: Duration,
     families: [Progress; 2],
+    /// The agent's loop last came round.
+    beat: Option<Instant>,
     eligible: bool,
 }
+
+/// The agent's loop comes round every second, however little there is to do; yet a single
+/// round may write every row there is, and that must not look like a hang.
+const SHORTEST_HANG: Duration = Duration::from_secs(15);
 
 /// How far one family is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,8 +35,10 @@ struct Progress {
 pub struct Report {
     /// The moment.
     pub now: Timestamp,
-    /// No family is late.
+    /// No family is late, and the agent goes on.
     pub healthy: bool,
+    /// The agent's loop has stopped coming round.
+    pub hangs: bool,
     /// The node is not about to go.
     pub eligible: bool,
     /// IPv4 and IPv6.
@@ -49,7 +57,7 @@ pub struct FamilyReport {
 impl State {
     /// Healthy, for nothing has happened yet. A change is late after `patience`.
     pub fn new(patience: Duration) -> Self {
-        Self { patience, families: [Progress::default(); 2], eligible: true }
+        Self { patience, families: [Progress::default(); 2], beat: None, eligible: true }
     }
 
     /// A change is late after `patience` from here on.
@@ -62,6 +70,11 @@ impl State {
         self.families[family as usize].waiting_since.get_or_insert(now);
     }
 
+    /// The agent's loop comes round. Before the first time it is not missed.
+    pub fn beat(&mut self, now: Instant) {
+        self.beat = Some(now);
+    }
+
     /// Everything that waited is written.
     pub fn updated(&mut self, family: Family, now: Timestamp) {
         self.families[family as usize] = Progress { waiting_since: None, updated: Some(now) };
@@ -72,9 +85,14 @@ impl State {
         std::mem::replace(&mut self.eligible, eligible) != eligible
     }
 
-    /// No family is late.
+    /// No family is late, and the agent goes on.
     pub fn is_healthy(&self, now: Instant) -> bool {
-        self.families.iter().all(|progress| self.in_time(progress, now))
+        !self.hangs(now) && self.families.iter().all(|progress| self.in_time(progress, now))
+    }
+
+    fn hangs(&self, now: Instant) -> bool {
+        let limit = self.patience.max(SHORTEST_HANG);
+        self.beat.is_some_and(|beat| now.saturating_duration_since(beat) > limit)
     }
 
     /// Everything there is to tell.
@@ -83,7 +101,8 @@ impl State {
             healthy: self.in_time(&progress, now),
             updated: progress.updated,
         });
-        Report { now: wall, healthy: self.is_healthy(now), eligible: self.eligible, families }
+        let (healthy, hangs) = (self.is_healthy(now), self.hangs(now));
+        Report { now: wall, healthy, hangs, eligible: self.eligible, families }
     }
 
     fn in_time(&self, progress: &Progress, now: Instant) -> bool {
@@ -125,6 +144,23 @@ mod tests {
         check(&[(0, "4q"), (10, "4u"), (50, "4q")], 60, [true, true]);
         check(&[(0, "4q"), (0, "6q"), (1, "4u")], 60, [true, false]);
         check(&[(0, "6q"), (100, "6u")], 100, [true, true]);
+    }
+
+    #[test]
+    fn a_loop_that_stops_is_noticed() {
+        let start = Instant::now();
+        let mut state = State::new(PATIENCE);
+        assert!(state.is_healthy(start + Duration::from_secs(1_000)));
+        state.beat(start);
+        assert!(state.is_healthy(start + PATIENCE));
+        let late = state.report(start + PATIENCE + Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+        assert!(late.hangs && !late.healthy && late.families.iter().all(|family| family.healthy));
+        state.beat(start + Duration::from_secs(100));
+        assert!(state.is_healthy(start + Duration::from_secs(101)));
+        let mut quick = State::new(Duration::from_secs(2));
+        quick.beat(start);
+        assert!(quick.is_healthy(start + SHORTEST_HANG));
+        assert!(!quick.is_healthy(start + SHORTEST_HANG + Duration::from_secs(1)));
     }
 
     #[test]

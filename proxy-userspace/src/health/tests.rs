@@ -54,7 +54,7 @@ fn service_on(port: u16) -> Ports {
 #[tokio::test]
 async fn the_proxys_own_paths() {
     let address = free().await;
-    let mut health = Health::new(Duration::from_secs(60));
+    let mut health = Health::new(Duration::from_secs(60), Checks::default());
     health.serve(address, true).unwrap();
     let mut stream = connect(address).await;
     assert!(ask(&mut stream, "/healthz").await.starts_with("http/1.1 200"));
@@ -67,7 +67,7 @@ async fn the_proxys_own_paths() {
 #[tokio::test]
 async fn all_paths_of_a_service_and_then_none() {
     let address = free().await;
-    let mut health = Health::new(Duration::from_secs(60));
+    let mut health = Health::new(Duration::from_secs(60), Checks::default());
     health.open(service_on(address.port()));
     let mut stream = connect(address).await;
     let answer = ask(&mut stream, "/any/path?x=1").await;
@@ -88,7 +88,7 @@ async fn all_paths_of_a_service_and_then_none() {
 #[tokio::test(start_paused = true)]
 async fn a_port_that_is_taken_is_tried_again_unless_it_has_to_be_free() {
     let (other, address) = taken().await;
-    let mut health = Health::new(Duration::from_secs(60));
+    let mut health = Health::new(Duration::from_secs(60), Checks::default());
     assert!(health.serve(address, true).is_err());
     health.serve(address, false).unwrap();
     sleep(Duration::from_secs(1)).await;
@@ -101,7 +101,7 @@ async fn a_port_that_is_taken_is_tried_again_unless_it_has_to_be_free() {
 #[tokio::test(start_paused = true)]
 async fn who_connects_and_says_nothing_is_sent_away() {
     let address = free().await;
-    let mut health = Health::new(Duration::from_secs(60));
+    let mut health = Health::new(Duration::from_secs(60), Checks::default());
     health.serve(address, true).unwrap();
     let mut stream = connect(address).await;
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
@@ -110,7 +110,7 @@ async fn who_connects_and_says_nothing_is_sent_away() {
 #[tokio::test]
 async fn one_socket_for_both_families_knows_by_which_a_client_came() {
     let port = free().await.port();
-    let mut health = Health::new(Duration::from_secs(60));
+    let mut health = Health::new(Duration::from_secs(60), Checks::default());
     let mut ports = service_on(port);
     ports.listens = [Listen::everywhere(port)].into();
     ports.owners.get_mut(&port).unwrap().endpoints = [Some(1), Some(3)];

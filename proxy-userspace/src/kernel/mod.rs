@@ -40,7 +40,7 @@ pub use attach::{Target, TcMode};
 pub use bpf::Run;
 pub use capacity::GROWTH;
 pub use datapath::{Datapath, EdgeChange, Options, cleanup};
-pub use drops::DropMetrics;
+pub use drops::{DROPS, DropMetrics};
 pub use dry_run::DryRun;
 pub use error::KernelError;
 pub use events::{Listener as EventListener, interface_name};

@@ -12,4 +12,4 @@ mod scopes;
 
 pub use build::build;
 pub use node::{Host, node};
-pub use row::{BackendRow, ClientRules, FrontendRow, NodePlan, PortPlan, Scope, Spread};
+pub use row::{BackendRow, ClientRules, FrontendRow, LacksLocal, NodePlan, PortPlan, Scope, Spread};

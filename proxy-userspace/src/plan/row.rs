@@ -41,6 +41,30 @@ pub struct PortPlan {
     pub frontends: Box<[FrontendRow]>,
 }
 
+impl PortPlan {
+    /// Whether a policy Local turns clients away from endpoints that exist elsewhere.
+    pub fn lacks_local(&self) -> LacksLocal {
+        let turned_away = |frontend: &&FrontendRow| {
+            frontend.rules.any(|rule| rule.has(ClientRule::LOCAL) && rule.has(ClientRule::DROP))
+        };
+        let mut kinds = self.frontends.iter().filter(turned_away).map(|frontend| frontend.kind);
+        let none = self.local.backends.is_empty();
+        LacksLocal {
+            internal: none && kinds.clone().any(|kind| kind == Kind::CLUSTER_IP),
+            external: none && kinds.any(|kind| kind != Kind::CLUSTER_IP),
+        }
+    }
+}
+
+/// Whose clients find no endpoint on this node, although the policy keeps them to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LacksLocal {
+    /// Clients of the cluster IP.
+    pub internal: bool,
+    /// Clients of the faces to the outside.
+    pub external: bool,
+}
+
 /// Backends to choose from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {

@@ -1,50 +1,86 @@
 //! Counts what the sources refuse and what fails.
 
+use std::sync::atomic::AtomicU64;
+
+use jiff::Timestamp;
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
 use super::convert::Kind;
+use crate::meter::Meter;
+
+const REJECTED: Meter = Meter::counter(
+    "shunt_rejected_objects_total",
+    &["kind"],
+    "Objects that were refused; their last good state stays",
+);
+const IGNORED: Meter = Meter::counter(
+    "shunt_ignored_annotations_total",
+    &["kind"],
+    "Annotations that make no sense and had no effect",
+);
+const UNREADABLE: Meter = Meter::counter(
+    "shunt_unreadable_manifests_total",
+    &[],
+    "Manifest files that were not YAML or JSON when read",
+);
+const ERRORS: Meter =
+    Meter::counter("shunt_watch_errors_total", &["kind"], "Errors of lists and watches, retries included");
+const FOLLOWING: Meter = Meter::gauge(
+    "shunt_watch_up",
+    &["kind"],
+    "1 while objects are followed, 0 since a list, a watch or a look at the folder failed",
+);
+const OBJECTS: Meter =
+    Meter::gauge("shunt_watched_objects", &["kind"], "Objects that exist, of those that were not refused");
+const LAST_EVENT: Meter = Meter::gauge(
+    "shunt_watch_last_event_timestamp_seconds",
+    &["kind"],
+    "When an object was last reported, in Unix time",
+);
+
+/// The metrics of this module.
+pub const WATCH: [Meter; 7] = [REJECTED, IGNORED, UNREADABLE, ERRORS, FOLLOWING, OBJECTS, LAST_EVENT];
+
+type ByKind<M> = Family<[(&'static str, &'static str); 1], M>;
 
 /// Counters of a source, shared with whoever shows them.
 #[derive(Debug, Default)]
 pub struct WatchMetrics {
-    rejected: Family<[(&'static str, &'static str); 1], Counter>,
+    rejected: ByKind<Counter>,
     /// Annotations of objects that were taken without them.
-    ignored: Family<[(&'static str, &'static str); 1], Counter>,
+    ignored: ByKind<Counter>,
     /// Manifest files that were not YAML or JSON when they were read.
     files_failed: Counter,
     /// Errors of lists and watches, retries included.
-    watch_errors: Counter,
+    watch_errors: ByKind<Counter>,
+    following: ByKind<Gauge>,
+    objects: ByKind<Gauge>,
+    last_event: ByKind<Gauge<f64, AtomicU64>>,
 }
 
 fn label(kind: Kind) -> [(&'static str, &'static str); 1] {
-    [("kind", kind.name())]
+    REJECTED.with([kind.name()])
 }
 
 impl WatchMetrics {
     /// Makes the counters part of what is shown.
     pub fn register(&self, registry: &mut Registry) {
-        let (rejected, ignored) = (self.rejected.clone(), self.ignored.clone());
         // A rate needs the zero that comes before the first.
         for kind in Kind::ALL {
-            drop((rejected.get_or_create(&label(kind)), ignored.get_or_create(&label(kind))));
+            for counter in [&self.rejected, &self.ignored, &self.watch_errors] {
+                drop(counter.get_or_create(&label(kind)));
+            }
         }
-        registry.register(
-            "rejected_objects",
-            "Objects that were refused; their last good state stays",
-            rejected,
-        );
-        registry.register("ignored_annotations", "Annotations that make no sense and had no effect", ignored);
-        let failed = self.files_failed.clone();
-        registry.register(
-            "unreadable_manifests",
-            "Manifest files that were not YAML or JSON when read",
-            failed,
-        );
-        let errors = self.watch_errors.clone();
-        registry.register("watch_errors", "Errors of lists and watches, retries included", errors);
+        REJECTED.register(registry, self.rejected.clone());
+        IGNORED.register(registry, self.ignored.clone());
+        UNREADABLE.register(registry, self.files_failed.clone());
+        ERRORS.register(registry, self.watch_errors.clone());
+        FOLLOWING.register(registry, self.following.clone());
+        OBJECTS.register(registry, self.objects.clone());
+        LAST_EVENT.register(registry, self.last_event.clone());
     }
 
     pub(super) fn count_rejected(&self, kind: Kind) {
@@ -59,8 +95,20 @@ impl WatchMetrics {
         self.files_failed.inc();
     }
 
-    pub(super) fn count_watch_error(&self) {
-        self.watch_errors.inc();
+    pub(super) fn count_watch_error(&self, kind: Kind) {
+        self.watch_errors.get_or_create(&label(kind)).inc();
+    }
+
+    /// Whether objects of a kind are followed at the moment.
+    pub(super) fn set_following(&self, kind: Kind, follows: bool) {
+        self.following.get_or_create(&label(kind)).set(follows.into());
+    }
+
+    /// So many objects of a kind exist, by what was reported just now.
+    pub(super) fn set_objects(&self, kind: Kind, count: usize) {
+        self.objects.get_or_create(&label(kind)).set(count as i64);
+        let now = Timestamp::now().as_duration().as_secs_f64();
+        self.last_event.get_or_create(&label(kind)).set(now);
     }
 
     /// Objects of `kind` that were refused.
@@ -85,6 +133,6 @@ impl WatchMetrics {
 
     /// Errors of lists and watches, retries included.
     pub fn watch_errors(&self) -> u64 {
-        self.watch_errors.get()
+        Kind::ALL.iter().map(|kind| self.watch_errors.get_or_create(&label(*kind)).get()).sum()
     }
 }

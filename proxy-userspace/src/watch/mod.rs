@@ -10,12 +10,15 @@ pub mod kube;
 pub mod manifests;
 pub mod metrics;
 
+use std::{collections::HashMap, time::Instant};
+
+use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::model::Change;
+use crate::model::{Change, ObjectName};
 
 pub use file_events::FileEvents;
-pub use metrics::WatchMetrics;
+pub use metrics::{WATCH, WatchMetrics};
 
 /// What a source reports at one time.
 #[derive(Debug)]
@@ -26,6 +29,17 @@ pub struct Batch {
     pub initial: bool,
     /// Grows with each batch of a source.
     pub revision: u64,
+    /// When the first of the changes was noticed.
+    pub arrived: Instant,
+    /// When what changed slices happened, as far as the API server says. By the slice's name.
+    pub triggers: HashMap<ObjectName, Timestamp>,
+}
+
+impl Batch {
+    /// Changes that are noticed now, and say nothing of their past.
+    pub fn new(changes: Vec<Change>, initial: bool, revision: u64) -> Self {
+        Self { changes, initial, revision, arrived: Instant::now(), triggers: HashMap::new() }
+    }
 }
 
 /// The receiving end of a source. It ends when the source is dropped, never by itself.

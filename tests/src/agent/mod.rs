@@ -257,6 +257,11 @@ impl Agent {
         process.wait(LIMIT).map(drop)
     }
 
+    /// Its process, which is also its main thread.
+    pub fn process_id(&self) -> Result<u32> {
+        Ok(self.process.as_ref().context("the agent does not run")?.id())
+    }
+
     /// Whether it was started and not stopped.
     pub fn is_running(&self) -> bool {
         self.process.is_some()

@@ -12,6 +12,8 @@ mod edges;
 mod explain;
 mod fragments;
 mod harness;
+mod health;
+mod http;
 mod icmp;
 mod inspect;
 mod life;

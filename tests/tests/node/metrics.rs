@@ -1,36 +1,60 @@
 //! What a scraper gets.
 
 use crate::{
-    world::{is_served, soon, two_nodes},
+    http::{METRICS, ask, get},
+    world::{answer, is_served, soon, two_nodes},
     xdp,
 };
-use anyhow::{Result, ensure};
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
+use anyhow::{Context, Result, ensure};
+use prometheus_parse::{Sample, Scrape, Value};
+use proxy_userspace::{
+    agent::reference,
+    meter::{Kind, Meter},
 };
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
 use tests::{
-    agent::SocketLb,
-    topology::cluster::{Node, Origin::Pod},
+    agent::{Agent, SocketLb},
+    manifests,
+    probe::Proto,
+    topology::cluster::{
+        Cluster, Node,
+        Origin::{Client, Pod},
+    },
 };
-
-fn get(node: &Node, path: &str) -> Result<String> {
-    node.host.netns.run(|| {
-        let mut stream = TcpStream::connect("127.0.0.1:10249")?;
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text)
-    })
-}
 
 /// Waits for a line of `/metrics` that begins so.
 pub(crate) fn wait_for(node: &Node, line: &str) -> Result<()> {
     soon(|| {
-        let text = get(node, "/metrics")?;
+        let answer = get(node, METRICS, "/metrics")?;
+        let text = answer.text()?;
         ensure!(text.lines().any(|other| other.starts_with(line)), "no {line} in {text}");
         Ok(())
     })
+}
+
+/// Everything at a path, as an independent reader of the text format takes it.
+pub(crate) fn scrape(node: &Node, path: &str) -> Result<(String, Scrape)> {
+    let text = get(node, METRICS, path)?.text()?.to_owned();
+    let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))?;
+    Ok((text, scrape))
+}
+
+fn value(sample: &Sample) -> f64 {
+    match &sample.value {
+        Value::Counter(value) | Value::Gauge(value) | Value::Untyped(value) => *value,
+        Value::Histogram(buckets) => buckets.last().map_or(0.0, |bucket| bucket.count),
+        Value::Summary(_) => f64::NAN,
+    }
+}
+
+/// The sum of all series of a name that have these labels.
+fn sum(node: &Node, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+    let (_, scrape) = scrape(node, "/metrics")?;
+    let fits = |sample: &&Sample| {
+        sample.metric == name && labels.iter().all(|(name, value)| sample.labels.get(name) == Some(value))
+    };
+    Ok(scrape.samples.iter().filter(fits).map(value).sum())
 }
 
 #[test]
@@ -42,9 +66,8 @@ fn refusals_levels_and_sources_are_counted() -> Result<()> {
     wait_for(node, r#"shunt_drops_total{reason="unknown-port"} 1"#)?;
     wait_for(node, r#"shunt_map_capacity{map="frontends",ip_family="IPv4"} 1024"#)?;
     wait_for(node, r#"shunt_rejected_objects_total{kind="Service"} 0"#)?;
+    wait_for(node, r#"shunt_watched_objects{kind="Service"} "#)?;
     wait_for(node, r#"shunt_xdp_mode{interface="eth0",configured="off",mode="none",reason=""} 1"#)?;
-    let healthz = get(node, "/healthz")?;
-    assert!(healthz.starts_with("HTTP/1.0 200") && healthz.ends_with("ok"), "{healthz}");
     Ok(())
 }
 
@@ -57,4 +80,191 @@ fn xdp_modes_have_their_reason() -> Result<()> {
         node,
         r#"shunt_xdp_mode{interface="xbridge",configured="native",mode="none",reason="the kernel says: "#,
     )
+}
+
+/// A cluster that has seen a little of everything.
+pub(crate) fn lively() -> Result<Cluster> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    for (from, to) in
+        [(Pod(0, 1), "10.96.0.10:90"), (Client, "192.168.50.11:30090"), (Client, "192.168.50.11:30190")]
+    {
+        answer(&cluster, from, Proto::Tcp, to)?;
+    }
+    assert!(!is_served(&cluster, Pod(0, 1), "10.96.0.20:999")?);
+    get(&cluster.nodes[0], crate::http::HEALTH, "/healthz")?;
+    get(&cluster.nodes[0], crate::http::HEALTH, "/livez")?;
+    // After the next sweep the levels are there, too.
+    wait_for(&cluster.nodes[0], "shunt_snat_ports_in_use{")?;
+    Ok(cluster)
+}
+
+/// Types by name, as `# TYPE` announces them.
+fn types(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
+}
+
+#[test]
+fn the_reference_is_what_a_running_agent_shows() -> Result<()> {
+    let cluster = lively()?;
+    let mut known = BTreeSet::new();
+    let mut series = BTreeSet::new();
+    let everything: Vec<Meter> = reference().into_iter().flat_map(|(_, meters)| meters).collect();
+    for path in ["/metrics", "/metrics/slis"] {
+        let (text, scrape) = scrape(&cluster.nodes[0], path)?;
+        for (name, kind) in types(&text) {
+            let meter = everything.iter().find(|meter| meter.name == name);
+            let meter = meter.with_context(|| format!("{name} is in no table"))?;
+            ensure!(meter.kind.name() == kind, "{name} is a {kind}");
+            known.insert(meter.name);
+        }
+        for sample in &scrape.samples {
+            let name = sample.metric.trim_end_matches("_sum").trim_end_matches("_count");
+            let meter = everything.iter().find(|meter| [name, &sample.metric].contains(&meter.name));
+            let meter = meter.with_context(|| format!("{} was not announced", sample.metric))?;
+            let labels: BTreeSet<&str> = sample.labels.keys().map(String::as_str).collect();
+            ensure!(labels == meter.labels.iter().copied().collect(), "{}: {labels:?}", meter.name);
+            series.insert(meter.name);
+        }
+    }
+    let unseen: Vec<_> = everything.iter().map(|meter| meter.name).filter(|n| !known.contains(n)).collect();
+    ensure!(unseen.is_empty(), "never shown: {unseen:?}");
+    let expected = ["kubeproxy_proxy_healthz_total", "kubeproxy_network_programming_duration_seconds"];
+    ensure!(expected.iter().all(|name| series.contains(name)), "{series:?}");
+    Ok(())
+}
+
+/// kube-proxy 1.36 in nftables mode (`pkg/proxy/metrics`), as far as it has a meaning here.
+const KUBE_PROXYS: [(&str, Kind, &[&str]); 15] = [
+    ("kubeproxy_sync_proxy_rules_duration_seconds", Kind::Histogram, &["ip_family"]),
+    ("kubeproxy_sync_full_proxy_rules_duration_seconds", Kind::Histogram, &["ip_family"]),
+    ("kubeproxy_sync_partial_proxy_rules_duration_seconds", Kind::Histogram, &["ip_family"]),
+    ("kubeproxy_sync_proxy_rules_last_timestamp_seconds", Kind::Gauge, &["ip_family"]),
+    ("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", Kind::Gauge, &["ip_family"]),
+    ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", Kind::Gauge, &[]),
+    ("kubeproxy_sync_proxy_rules_endpoint_changes_total", Kind::Counter, &[]),
+    ("kubeproxy_sync_proxy_rules_service_changes_pending", Kind::Gauge, &[]),
+    ("kubeproxy_sync_proxy_rules_service_changes_total", Kind::Counter, &[]),
+    ("kubeproxy_sync_proxy_rules_no_local_endpoints_total", Kind::Gauge, &["traffic_policy", "ip_family"]),
+    ("kubeproxy_network_programming_duration_seconds", Kind::Histogram, &["ip_family"]),
+    ("kubeproxy_proxy_healthz_total", Kind::Counter, &["code"]),
+    ("kubeproxy_proxy_livez_total", Kind::Counter, &["code"]),
+    ("kubeproxy_conntrack_reconciler_sync_duration_seconds", Kind::Histogram, &["ip_family"]),
+    ("kubeproxy_conntrack_reconciler_deleted_entries_total", Kind::Counter, &["ip_family"]),
+];
+
+#[test]
+fn kube_proxys_metrics_have_its_names_types_labels_and_buckets() -> Result<()> {
+    let everything: Vec<Meter> = reference().into_iter().flat_map(|(_, meters)| meters).collect();
+    for (name, kind, labels) in KUBE_PROXYS {
+        let meter = everything.iter().find(|meter| meter.name == name).context(name)?;
+        assert_eq!((meter.kind, meter.labels), (kind, labels), "{name}");
+    }
+    let cluster = two_nodes(SocketLb::Off)?;
+    let (text, scrape) = scrape(&cluster.nodes[0], "/metrics")?;
+    for (name, kind, _) in KUBE_PROXYS {
+        assert_eq!(types(&text).get(name), Some(&kind.name()), "{name}");
+    }
+    let bounds = |name: &str| -> Vec<f64> {
+        let sample = scrape.samples.iter().find(|sample| sample.metric == name);
+        match sample.map(|sample| &sample.value) {
+            Some(Value::Histogram(buckets)) => buckets.iter().map(|bucket| bucket.less_than).collect(),
+            _ => Vec::new(),
+        }
+    };
+    let mut doubling: Vec<f64> = (0..15).map(|power| 0.001 * 2_f64.powi(power)).collect();
+    doubling.push(f64::INFINITY);
+    assert_eq!(bounds("kubeproxy_sync_proxy_rules_duration_seconds"), doubling);
+    let programming = bounds("kubeproxy_network_programming_duration_seconds");
+    assert_eq!((programming.len(), &programming[..4]), (81, &[0.25, 0.5, 1.0, 2.0][..]));
+    Ok(())
+}
+
+#[test]
+fn changes_and_rounds_are_counted() -> Result<()> {
+    let mut cluster = two_nodes(SocketLb::Off)?;
+    // "local" has its only endpoint on the first node.
+    let no_local = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+    let external = [("traffic_policy", "external"), ("ip_family", "IPv4")];
+    assert_eq!(sum(&cluster.nodes[0], no_local, &external)?, 0.0);
+    assert_eq!(sum(&cluster.nodes[1], no_local, &external)?, 1.0);
+    let changes = "kubeproxy_sync_proxy_rules_endpoint_changes_total";
+    let rounds = "kubeproxy_sync_partial_proxy_rules_duration_seconds";
+    let before = (sum(&cluster.nodes[0], changes, &[])?, sum(&cluster.nodes[0], rounds, &[])?);
+    let mut objects = manifests::two_nodes()?;
+    manifests::find(&mut objects, "EndpointSlice", "one-4")?["endpoints"] = json!([]);
+    let node = &mut cluster.nodes[0];
+    node.agent.write(&objects)?;
+    node.agent.wait_in_sync()?;
+    let node = &cluster.nodes[0];
+    soon(|| {
+        let after = (sum(node, changes, &[])?, sum(node, rounds, &[])?);
+        // Both families count each round.
+        ensure!(after == (before.0 + 1.0, before.1 + 2.0), "{before:?} → {after:?}");
+        Ok(())
+    })?;
+    assert_eq!(sum(node, "kubeproxy_sync_proxy_rules_endpoint_changes_pending", &[])?, 0.0);
+    assert_eq!(sum(node, "shunt_event_to_map_duration_seconds", &[])?, 1.0);
+    let queued = sum(node, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", &[])?;
+    assert!(sum(node, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[])? >= queued);
+    Ok(())
+}
+
+#[test]
+fn both_text_formats() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let with = |accept: &str| ask(&cluster.nodes[0], METRICS, "GET /metrics", &[accept], "");
+    let plain = with("Accept: */*")?;
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    // As Prometheus asks.
+    let open = with(
+        "Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1",
+    )?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(open.header("content-type"), Some(kind));
+    assert!(open.text()?.ends_with("\n# EOF\n") && !plain.text()?.contains("# EOF"));
+    // Series are the same, whatever the comments say.
+    let series = |text: &str| -> BTreeSet<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+    };
+    assert_eq!(series(plain.text()?), series(open.text()?));
+    Ok(())
+}
+
+#[test]
+fn paths_beside_the_metrics() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let node = &cluster.nodes[0];
+    let words = |path| -> Result<String> { Ok(get(node, METRICS, path)?.text()?.to_owned()) };
+    assert_eq!((words("/healthz")?, words("/proxyMode")?), ("ok".into(), "shunt".into()));
+    let configz: serde_json::Value = serde_json::from_str(&words("/configz")?)?;
+    assert_eq!(configz["kubeproxy.config.k8s.io"]["hostnameOverride"], "node1", "{configz}");
+    assert_eq!(configz["shunt.dev"]["maps"]["frontends"], 1024, "{configz}");
+    for path in ["/", "/debug/pprof/profile", "/debug/flags/v"] {
+        assert_eq!(get(node, METRICS, path)?.status, 404, "{path}");
+    }
+    Ok(())
+}
+
+#[test]
+fn profiles_and_the_level_of_the_log_where_they_are_wanted() -> Result<()> {
+    let shunt = Agent::small(SocketLb::Off);
+    let mut cluster = Cluster::build(1, &shunt)?;
+    cluster.nodes[0].agent.configure(&json!({"enableProfiling": true}), &shunt)?;
+    cluster.start(&manifests::two_nodes()?)?;
+    let node = &cluster.nodes[0];
+    let profile = get(node, METRICS, "/debug/pprof/profile?seconds=1")?;
+    assert_eq!(profile.status, 200, "{:?}", profile.text());
+    // The first field of a profile is its sample type: a message, under the number 1.
+    assert_eq!(profile.body.first(), Some(&0x0a));
+    assert!(get(node, METRICS, "/debug/pprof/cmdline")?.text()?.contains("shunt\0agent"));
+    let heap = get(node, METRICS, "/debug/pprof/heap")?;
+    assert!(heap.status == 404 && heap.text()?.contains("profile?seconds=30"));
+    assert_eq!(get(node, METRICS, "/debug/pprof/profile?seconds=0")?.status, 400);
+    let put = |verbosity| ask(node, METRICS, "PUT /debug/flags/v", &[], verbosity);
+    assert_eq!(put("6")?.status, 200);
+    // A look at the connections comes every ten seconds, and is told from level debug on.
+    node.agent.wait_for("the change", |line| line.message() == "the level of the log was changed")?;
+    assert_eq!((put("x")?.status, get(node, METRICS, "/debug/flags/v")?.status), (400, 406));
+    Ok(())
 }

@@ -52,8 +52,13 @@ pub(crate) fn is_served(cluster: &Cluster, from: Origin, to: &str) -> Result<boo
 }
 
 /// Tries until it works.
-pub(crate) fn soon<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+pub(crate) fn soon<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    soon_within(Duration::from_secs(10), attempt)
+}
+
+/// Tries for so long.
+pub(crate) fn soon_within<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + limit;
     loop {
         match attempt() {
             Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),

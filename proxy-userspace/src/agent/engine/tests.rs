@@ -44,11 +44,11 @@ fn engine(maps: &mut MemoryMaps) -> Engine {
 }
 
 fn initial(yaml: &str) -> Batch {
-    Batch { changes: changes(yaml), initial: true, revision: 1 }
+    Batch::new(changes(yaml), true, 1)
 }
 
 fn later(changes: Vec<Change>) -> Batch {
-    Batch { changes, initial: false, revision: 2 }
+    Batch::new(changes, false, 2)
 }
 
 /// Cluster addresses that have a frontend with a port.

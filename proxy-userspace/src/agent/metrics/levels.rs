@@ -3,17 +3,46 @@
 
 use std::{fmt::Error, sync::Arc};
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
 use super::AgentMetrics;
 use crate::{
     dataplane::{MapFill, SnatPorts},
     kernel::XdpStatus,
+    meter::Meter,
 };
+
+const ROWS: Meter = Meter::gauge("shunt_map_rows", &["map", "ip_family"], "Rows in use, by map");
+const CAPACITY: Meter =
+    Meter::gauge("shunt_map_capacity", &["map", "ip_family"], "Rows there is room for, by map");
+const PORTS: Meter = Meter::gauge(
+    "shunt_snat_ports_in_use",
+    &["address", "protocol"],
+    "Source ports of masqueraded connections in use behind a node address",
+);
+const FULLEST: Meter = Meter::gauge(
+    "shunt_snat_ports_fullest_backend",
+    &["address", "protocol"],
+    "Of these, ports towards the backend with most; it can have shunt_snat_ports_capacity",
+);
+const PORT_CAPACITY: Meter = Meter::gauge(
+    "shunt_snat_ports_capacity",
+    &["address", "protocol"],
+    "Source ports there are behind a node address towards one backend",
+);
+const REDUCED: Meter = Meter::gauge(
+    "shunt_reduced_tables",
+    &[],
+    "Lookup tables (Maglev) that are smaller than they should be, for want of slots",
+);
+const XDP: Meter = Meter::gauge(
+    "shunt_xdp_mode",
+    &["interface", "configured", "mode", "reason"],
+    "1 for the mode in force on a node edge, and the reason where it is not native",
+);
+
+/// The metrics of this module.
+pub(super) const LEVELS: [Meter; 7] = [ROWS, CAPACITY, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP];
 
 /// Shows the levels of the agent.
 #[derive(Debug)]
@@ -24,53 +53,27 @@ impl Collector for Levels {
         let pressure = self.0.pressure();
         let maps =
             |value: fn(&MapFill) -> usize| pressure.maps.iter().map(move |f| (map_labels(f), value(f)));
-        gauge(&mut encoder, "map_rows", "Rows in use, by map", maps(|fill| fill.rows))?;
-        gauge(&mut encoder, "map_capacity", "Rows there is room for, by map", maps(|fill| fill.capacity))?;
+        ROWS.gauges(&mut encoder, maps(|fill| fill.rows))?;
+        CAPACITY.gauges(&mut encoder, maps(|fill| fill.capacity))?;
         let ports = |value: fn(&SnatPorts) -> usize| {
             pressure.snat.iter().map(move |ports| (snat_labels(ports), value(ports)))
         };
-        let help = "Source ports of masqueraded connections in use behind a node address";
-        gauge(&mut encoder, "snat_ports_in_use", help, ports(|p| p.in_use))?;
-        let help = "Of these, ports towards the backend with most; it can have snat_ports_capacity";
-        gauge(&mut encoder, "snat_ports_fullest_backend", help, ports(|p| p.fullest))?;
-        let help = "Source ports there are behind a node address towards one backend";
-        gauge(&mut encoder, "snat_ports_capacity", help, ports(|p| p.capacity))?;
-        let help = "Lookup tables (Maglev) that are smaller than they should be, for want of slots";
-        let reduced: [(&str, &str); 0] = [];
-        gauge(&mut encoder, "reduced_tables", help, [(reduced, pressure.reduced_tables)].into_iter())?;
-        let xdp = self.0.xdp();
-        let help = "1 for the mode in force on a node edge, and the reason where it is not native";
-        gauge(&mut encoder, "xdp_mode", help, xdp.iter().map(|status| (xdp_labels(status), 1)))
+        PORTS.gauges(&mut encoder, ports(|p| p.in_use))?;
+        FULLEST.gauges(&mut encoder, ports(|p| p.fullest))?;
+        PORT_CAPACITY.gauges(&mut encoder, ports(|p| p.capacity))?;
+        REDUCED.gauges(&mut encoder, [(REDUCED.with::<&str, 0>([]), pressure.reduced_tables)])?;
+        XDP.gauges(&mut encoder, self.0.xdp().iter().map(|status| (xdp_labels(status), 1)))
     }
 }
 
 fn map_labels(fill: &MapFill) -> [(&'static str, &'static str); 2] {
-    [("map", fill.map.name()), ("ip_family", fill.family.map_or("", |family| family.name()))]
+    ROWS.with([fill.map.name(), fill.family.map_or("", |family| family.name())])
 }
 
 fn snat_labels(ports: &SnatPorts) -> [(&'static str, String); 2] {
-    [("address", ports.address.to_string()), ("protocol", ports.protocol().to_owned())]
+    PORTS.with([ports.address.to_string(), ports.protocol().to_owned()])
 }
 
 fn xdp_labels(status: &XdpStatus) -> [(&'static str, &str); 4] {
-    [
-        ("interface", &status.interface),
-        ("configured", status.configured.name()),
-        ("mode", status.mode.name()),
-        ("reason", &status.reason),
-    ]
-}
-
-/// A gauge with a value for each set of labels.
-fn gauge<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    values: impl Iterator<Item = (L, usize)>,
-) -> Result<(), Error> {
-    let mut family: MetricEncoder<'_> = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, value) in values {
-        ConstGauge::new(value as i64).encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
+    XDP.with([&*status.interface, status.configured.name(), status.mode.name(), &*status.reason])
 }

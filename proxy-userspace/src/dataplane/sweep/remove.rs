@@ -31,7 +31,9 @@ impl Survey {
     ) -> Result<Swept, SweepError> {
         let mut swept = Swept { expired: self.v4.expired + self.v6.expired, ..Swept::default() };
         let v4 = self.v4.remove(&verdict.v4, maps.v4(), &mut swept)?;
+        let stale_v4 = swept.stale;
         let v6 = self.v6.remove(&verdict.v6, maps.v6(), &mut swept)?;
+        swept.cut = [stale_v4 + v4.len(), swept.stale - stale_v4 + v6.len()];
         // The rows go last: they are all that is known of sockets still to be destroyed.
         let stale: HashSet<_> =
             v4.iter().filter_map(connected).chain(v6.iter().filter_map(connected)).collect();

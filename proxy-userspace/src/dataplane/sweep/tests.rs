@@ -157,9 +157,9 @@ fn check(flow: Flow, expected: Swept) {
     assert_eq!(maps.v4.conntrack.len(), if expected == KEPT { rows } else { 0 });
 }
 
-const KEPT: Swept = Swept { expired: 0, stale: 0, socket_flows: 0, destroyed: 0 };
-const EXPIRED: Swept = Swept { expired: 1, stale: 0, socket_flows: 0, destroyed: 0 };
-const STALE: Swept = Swept { expired: 0, stale: 1, socket_flows: 0, destroyed: 0 };
+const KEPT: Swept = Swept { expired: 0, stale: 0, socket_flows: 0, destroyed: 0, cut: [0, 0] };
+const EXPIRED: Swept = Swept { expired: 1, ..KEPT };
+const STALE: Swept = Swept { stale: 1, cut: [1, 0], ..KEPT };
 
 #[test]
 fn silent_connections_expire() {
@@ -332,7 +332,7 @@ fn sockets_of_udp_follow_too() {
     assert_eq!(maps.v4.socket_flows.len(), 4, "what was not destroyed is tried again");
     asked = Asked::default();
     let swept = sweep_with(&mut maps, &reconciler, &mut asked).expect("memory");
-    assert_eq!(swept, Swept { socket_flows: 2, destroyed: 1, ..KEPT });
+    assert_eq!(swept, Swept { socket_flows: 2, destroyed: 1, cut: [2, 0], ..KEPT });
     let stale = StaleSocket { cookie: 7 << 32 | 17, peer: "10.0.0.2:8080".parse().expect("address") };
     assert_eq!(asked.stale, [stale]);
     assert!(maps.v4.socket_flows.iter().all(|(key, _)| key.proto == proto::TCP));
@@ -343,5 +343,5 @@ fn a_backend_id_given_out_again_is_no_excuse() {
     let (mut maps, reconciler) = setup();
     let id = backend_id(&maps, 4);
     maps.v4.socket_flows = socket_flows(&maps, proto::UDP, 9, id).into();
-    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_flows: 2, destroyed: 1, ..KEPT });
+    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_flows: 2, destroyed: 1, cut: [2, 0], ..KEPT });
 }

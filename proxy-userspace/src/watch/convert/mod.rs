@@ -16,6 +16,7 @@ mod slice;
 
 use std::fmt;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tracing::warn;
 
@@ -107,6 +108,11 @@ pub trait Convert {
         Vec::new()
     }
 
+    /// When what it tells happened, if it says so.
+    fn triggered(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// Its name among all objects. Without a namespace it counts as one of `default`,
     /// which is where `kubectl apply` would put it.
     fn key(&self) -> ObjectKey {
@@ -129,12 +135,15 @@ pub struct Found {
     pub change: Result<Change, Rejected>,
     /// What of it counts for nothing.
     pub ignored: Vec<Rejected>,
+    /// When what it tells happened, if it says so.
+    pub triggered: Option<Timestamp>,
 }
 
 impl Found {
     /// Converts an object.
     pub(super) fn of(object: &impl Convert) -> Self {
-        Self { key: object.key(), change: object.convert(), ignored: object.ignored() }
+        let (key, change, ignored) = (object.key(), object.convert(), object.ignored());
+        Self { key, change, ignored, triggered: object.triggered() }
     }
 
     /// Says in the log and in the counters what is not taken of it.

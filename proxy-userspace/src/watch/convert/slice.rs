@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::discovery::v1::{
         Endpoint as ApiEndpoint, EndpointHints, EndpointPort as ApiPort, EndpointSlice as ApiSlice,
@@ -14,6 +15,9 @@ use super::{
     service::{protocol, require_port, unknown},
 };
 use crate::model::{AddressType, Change, Conditions, Endpoint, EndpointSlice, Family, Hints, SlicePort};
+
+/// Set by the controller of EndpointSlices: the change of a pod or service that made it write.
+const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
@@ -33,6 +37,11 @@ impl Convert for ApiSlice {
 
     fn ignored(&self) -> Vec<Rejected> {
         balancing::of_slice(&self.metadata).1
+    }
+
+    /// What cannot be read is passed over, as in kube-proxy: nothing but a metric depends on it.
+    fn triggered(&self) -> Option<Timestamp> {
+        self.metadata.annotations.as_ref()?.get(TRIGGERED)?.parse().ok()
     }
 }
 

@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     super::{WatchMetrics, convert::Convert},
-    gather::Signal,
+    gather::{Signal, Timed},
 };
 
 /// A server that knows no streaming lists may take the request for an ordinary watch,
@@ -41,7 +41,7 @@ pub(super) struct Follow {
     /// The server may not have the kind.
     pub(super) optional: bool,
     /// Where the signals go.
-    pub(super) signals: mpsc::Sender<Signal>,
+    pub(super) signals: mpsc::Sender<Timed>,
     /// Counts errors.
     pub(super) metrics: Arc<WatchMetrics>,
 }
@@ -67,7 +67,7 @@ where
         match watch_once(&api, config.clone(), &follow, &mut health).await {
             Restart::PlainList => config = follow.config.clone(),
             Restart::Absent => {
-                if follow.signals.send(Signal::Absent(K::KIND)).await.is_err() {
+                if follow.signals.send((std::time::Instant::now(), Signal::Absent(K::KIND))).await.is_err() {
                     return;
                 }
                 sleep(ABSENT_RETRY).await;
@@ -93,13 +93,16 @@ where
             Ok(Some(event)) => event,
             Ok(None) => return Restart::Closed,
             Err(_) => {
-                health.pass();
+                if health.pass() {
+                    follow.metrics.set_following(K::KIND, true);
+                }
                 continue;
             }
         };
         let signal = match event {
             Ok(event) => {
                 health.good();
+                follow.metrics.set_following(K::KIND, true);
                 match event {
                     Event::Init => listing_since = Some(Instant::now()),
                     Event::InitDone => (streaming, listing_since) = (false, None),
@@ -116,12 +119,13 @@ where
                 return Restart::PlainList;
             }
             Err(error) => {
-                follow.metrics.count_watch_error();
+                follow.metrics.count_watch_error(K::KIND);
+                follow.metrics.set_following(K::KIND, false);
                 health.bad(&error);
                 continue;
             }
         };
-        if follow.signals.send(signal).await.is_err() {
+        if follow.signals.send((std::time::Instant::now(), signal)).await.is_err() {
             return Restart::Closed;
         }
     }
@@ -170,9 +174,12 @@ impl Health {
         }
     }
 
-    fn pass(&mut self) {
-        if self.last_error.is_some_and(|at| at.elapsed() > HEALTHY_AFTER) {
+    /// Nothing happened for a while. True if that ends a time of errors.
+    fn pass(&mut self) -> bool {
+        let is_over = self.last_error.is_some_and(|at| at.elapsed() > HEALTHY_AFTER);
+        if is_over {
             self.good();
         }
+        is_over
     }
 }

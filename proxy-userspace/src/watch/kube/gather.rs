@@ -4,8 +4,10 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Instant,
 };
 
+use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
 
@@ -41,19 +43,25 @@ impl Signal {
     }
 }
 
+/// A signal, and when it came.
+pub(super) type Timed = (Instant, Signal);
+
 /// Signals taken at one time, and with them the size of a batch.
 const SIGNALS_AT_ONCE: usize = 8_192;
 
 /// Makes batches until either side is gone.
 pub(super) async fn run(
-    mut signals: mpsc::Receiver<Signal>,
+    mut signals: mpsc::Receiver<Timed>,
     batches: mpsc::Sender<Batch>,
     metrics: Arc<WatchMetrics>,
 ) {
     let mut gather = Gather::new(metrics);
     let mut taken = Vec::new();
     while signals.recv_many(&mut taken, SIGNALS_AT_ONCE).await > 0 {
-        taken.drain(..).for_each(|signal| gather.take(signal));
+        for (arrived, signal) in taken.drain(..) {
+            gather.arrived.get_or_insert(arrived);
+            gather.take(signal);
+        }
         if let Some(batch) = gather.batch()
             && batches.send(batch).await.is_err()
         {
@@ -65,6 +73,9 @@ pub(super) async fn run(
 struct Gather {
     kinds: HashMap<Kind, Known>,
     changes: Vec<Change>,
+    /// When the first of them came.
+    arrived: Option<Instant>,
+    triggers: HashMap<ObjectName, Timestamp>,
     revision: u64,
     metrics: Arc<WatchMetrics>,
 }
@@ -83,7 +94,8 @@ struct Known {
 impl Gather {
     fn new(metrics: Arc<WatchMetrics>) -> Self {
         let kinds = Kind::ALL.into_iter().map(|kind| (kind, Known::default())).collect();
-        Self { kinds, changes: Vec::new(), revision: 0, metrics }
+        let (changes, triggers) = (Vec::new(), HashMap::new());
+        Self { kinds, changes, arrived: None, triggers, revision: 0, metrics }
     }
 
     fn known(&mut self, kind: Kind) -> &mut Known {
@@ -97,6 +109,7 @@ impl Gather {
             Signal::Object(found) => self.object(*found),
             Signal::Gone(key) => {
                 if self.known(key.kind).names.remove(&key.name) {
+                    self.count(key.kind);
                     self.changes.push(key.gone());
                 }
             }
@@ -107,7 +120,8 @@ impl Gather {
 
     fn object(&mut self, found: Found) {
         found.report(&self.metrics);
-        let Found { key, change, .. } = found;
+        let Found { key, change, triggered, .. } = found;
+        self.triggers.extend(triggered.filter(|_| change.is_ok()).map(|at| (key.name.clone(), at)));
         let known = self.known(key.kind);
         if let Some(in_list) = &mut known.in_list {
             in_list.insert(key.name.clone());
@@ -115,7 +129,13 @@ impl Gather {
         if let Ok(change) = change {
             known.names.insert(key.name);
             self.changes.push(change);
+            self.count(key.kind);
         }
+    }
+
+    fn count(&mut self, kind: Kind) {
+        let count = self.known(kind).names.len();
+        self.metrics.set_objects(kind, count);
     }
 
     fn list_ends(&mut self, kind: Kind) {
@@ -124,6 +144,7 @@ impl Gather {
         let Some(in_list) = known.in_list.take() else { return };
         let (kept, vanished) = known.names.drain().partition::<HashSet<_>, _>(|name| in_list.contains(name));
         known.names = kept;
+        self.count(kind);
         self.changes.extend(vanished.into_iter().map(|name| ObjectKey { kind, name }.gone()));
     }
 
@@ -134,10 +155,14 @@ impl Gather {
         if (initial && !self.kinds.values().all(|known| known.listed))
             || (!initial && self.changes.is_empty())
         {
+            self.arrived = self.arrived.filter(|_| !self.changes.is_empty());
             return None;
         }
         self.revision += 1;
-        Some(Batch { changes: std::mem::take(&mut self.changes), initial, revision: self.revision })
+        let changes = std::mem::take(&mut self.changes);
+        let arrived = self.arrived.take().unwrap_or_else(Instant::now);
+        let triggers = std::mem::take(&mut self.triggers);
+        Some(Batch { arrived, triggers, ..Batch::new(changes, initial, self.revision) })
     }
 }
 
@@ -154,12 +179,17 @@ mod tests {
     fn node(name: &str) -> Signal {
         let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
         let change = Ok(Change::Node(Node { name: name.into(), ..Node::default() }));
-        Signal::Object(Box::new(Found { key, change, ignored: Vec::new() }))
+        Signal::Object(Box::new(Found { key, change, ignored: Vec::new(), triggered: None }))
     }
 
     fn refused(name: &str) -> Signal {
         let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
-        Signal::Object(Box::new(Found { key, change: Err(Rejected::NoSpec), ignored: Vec::new() }))
+        Signal::Object(Box::new(Found {
+            key,
+            change: Err(Rejected::NoSpec),
+            ignored: Vec::new(),
+            triggered: None,
+        }))
     }
 
     fn listed() -> Gather {

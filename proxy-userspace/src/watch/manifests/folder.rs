@@ -66,7 +66,11 @@ impl Folder {
     /// they look the same; those in `unfinished` are still being written and keep their
     /// last state. A folder that cannot be listed changes nothing.
     pub(super) fn read(&mut self, touched: &HashSet<PathBuf>, unfinished: &HashSet<PathBuf>) -> Vec<Change> {
-        let listed = match self.list() {
+        let listed = self.list();
+        for kind in Kind::ALL {
+            self.metrics.set_following(kind, listed.is_ok());
+        }
+        let listed = match listed {
             Ok(listed) => listed,
             Err(error) => {
                 if std::mem::replace(&mut self.readable, false) {
@@ -172,6 +176,11 @@ impl Folder {
         for (key, change) in news {
             changes.push(change.clone());
             self.current.insert(key, change);
+        }
+        if !changes.is_empty() {
+            for kind in Kind::ALL {
+                self.metrics.set_objects(kind, self.current.keys().filter(|key| key.kind == kind).count());
+            }
         }
         changes
     }

@@ -53,6 +53,7 @@ async fn follow(mut folder: Folder, path: PathBuf, mut events: FileEvents, tx: m
     let mut touched = HashSet::new();
     let mut revision = 0;
     loop {
+        let arrived = std::time::Instant::now();
         let eventful = !touched.is_empty();
         let unfinished = events.unfinished().clone();
         let read = tokio::task::spawn_blocking(move || {
@@ -69,7 +70,7 @@ async fn follow(mut folder: Folder, path: PathBuf, mut events: FileEvents, tx: m
         if revision == 0 || eventful || !changes.is_empty() {
             revision += 1;
             debug!(revision, changes = changes.len(), "manifests read");
-            if tx.send(Batch { changes, initial: revision == 1, revision }).await.is_err() {
+            if tx.send(Batch { arrived, ..Batch::new(changes, revision == 1, revision) }).await.is_err() {
                 return;
             }
         }

@@ -141,7 +141,12 @@ fn decode<K: Convert + DeserializeOwned>(value: Value) -> Found {
         Ok(object) => Found::of(&object),
         Err(error) => {
             let (field, reason) = (error.path().to_string(), error.inner().to_string());
-            Found { key, change: Err(Rejected::Malformed { field, reason }), ignored: Vec::new() }
+            Found {
+                key,
+                change: Err(Rejected::Malformed { field, reason }),
+                ignored: Vec::new(),
+                triggered: None,
+            }
         }
     }
 }
