@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::Args;
 
+use super::{BPFFS_VARIABLE, CGROUP_VARIABLE};
 use crate::{
     agent,
     config::{Config, DatapathLevel, LogFormat, Overrides, SocketLb},
@@ -48,10 +49,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "NODE")]
     pub hostname_override: Option<String>,
     /// Directory for pinned maps and links, on a bpf file system [default: /sys/fs/bpf/shunt].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = BPFFS_VARIABLE)]
     pub bpffs: Option<PathBuf>,
     /// Cgroup whose processes socket LB serves [default: the root of the cgroup v2 hierarchy].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = CGROUP_VARIABLE)]
     pub cgroup: Option<PathBuf>,
     /// KubeProxyConfiguration and ShuntConfiguration documents. Flags win over them.
     #[arg(long, value_name = "FILE")]

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 pub use self::judge::{Facts, Finding, State, judge};
-use super::table;
+use super::{BPFFS_VARIABLE, CGROUP_VARIABLE, table};
 use crate::{
     config::{Config, Overrides},
     kernel::{self, DevicePrograms, HostPorts, Netlink, Pins, XdpPolicy},
@@ -23,10 +23,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Directory for pinned maps and links [default: that of the configuration].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = BPFFS_VARIABLE)]
     pub bpffs: Option<PathBuf>,
     /// Cgroup whose processes socket LB serves [default: that of the configuration].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = CGROUP_VARIABLE)]
     pub cgroup: Option<PathBuf>,
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]

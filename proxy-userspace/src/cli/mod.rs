@@ -131,11 +131,16 @@ pub fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
+/// The variables that tell every command in the agent's container where it has what is elsewhere
+/// on a host.
+pub(crate) const BPFFS_VARIABLE: &str = "SHUNT_BPFFS";
+pub(crate) const CGROUP_VARIABLE: &str = "SHUNT_CGROUP";
+
 /// Where the agent pinned its maps.
 #[derive(Debug, Args)]
 pub struct BpffsArg {
     /// Directory of the pinned maps and links.
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_BPFFS)]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_BPFFS, env = BPFFS_VARIABLE)]
     pub bpffs: PathBuf,
 }
 

@@ -11,9 +11,7 @@ use std::{
 use aya::Pod;
 use aya_obj::generated::{bpf_attr, bpf_cmd};
 
-pub(super) use link::{
-    link_cgroup, link_detach, link_fd_by_id, link_open, link_pin, link_update, link_xdp, xdp_link,
-};
+pub(super) use link::{link_cgroup, link_detach, link_open, link_pin, link_update, link_xdp, xdp_link};
 pub(super) use rows::RawMap;
 
 /// Rows per call; more brings no speed (measured: 256 equals 65536 within noise).

@@ -20,6 +20,7 @@ use super::{
     generations::Generations,
     handover::{self, HandedOver, Handover},
     host::{Edge, EdgeKind, LOOPBACK, XdpPlan},
+    loopback,
     object::{self, Capacities},
     pinned::PinnedMaps,
     pins::Pins,
@@ -175,7 +176,7 @@ impl Datapath {
     pub fn prepare_host(bpffs: &Path, loopback: bool) -> Result<(), KernelError> {
         Generations::create(bpffs)?;
         if loopback {
-            accept_own_sources_on_loopback(true);
+            loopback::accept_own_sources(true);
         }
         Ok(())
     }
@@ -395,7 +396,7 @@ impl Datapath {
             .filter(|edge| self.attached.get(&edge.target.ifindex) != Some(&edge.target))
             .collect();
         if new.iter().any(|edge| edge.kind == EdgeKind::Loopback) {
-            accept_own_sources_on_loopback(true);
+            loopback::accept_own_sources(true);
         }
         // All devices one way, then all the other: a connection that enters by the first of them may leave
         // by the last.
@@ -467,23 +468,6 @@ fn discard(pins: &Pins) {
     }
 }
 
-/// A reply to a host process enters by loopback with one of the host's own addresses as
-/// source, a loopback address among them, which the kernel takes for a forgery elsewhere
-/// and by default here too.
-fn accept_own_sources_on_loopback(accept: bool) {
-    for setting in ["accept_local", "route_localnet"] {
-        let path = Path::new("/proc/sys/net/ipv4/conf/lo").join(setting);
-        let value = if accept { "1" } else { "0" };
-        // Set by `--init-only`, it need not be writable any more.
-        if fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) {
-            continue;
-        }
-        if let Err(error) = fs::write(&path, value) {
-            tracing::warn!(%error, path = %path.display(), "host processes may not reach NodePorts of this node");
-        }
-    }
-}
-
 /// Removes every trace: programs, links, maps, pins. Returns what was there. Connections
 /// that were being translated end.
 ///
@@ -499,7 +483,7 @@ pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String
             removed.extend(xdp::detach(&pins, *ifindex, name));
             removed.extend(attach::detach(&pins, *ifindex, name));
             if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
-                accept_own_sources_on_loopback(false);
+                loopback::accept_own_sources(false);
             }
         }
         removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));

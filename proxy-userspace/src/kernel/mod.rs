@@ -20,6 +20,7 @@ mod host;
 mod host_ports;
 mod inspect;
 mod layout;
+mod loopback;
 mod maps;
 mod mmap;
 mod namespaces;

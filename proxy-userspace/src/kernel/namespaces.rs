@@ -48,7 +48,12 @@ fn mounted(line: &str) -> Option<(PathBuf, PathBuf)> {
     id.starts_with("net:[").then(|| (id.into(), path.into()))
 }
 
-/// Runs `work` in a network namespace, on a thread that ends with it.
+/// The identity of the one this thread is in.
+pub(super) fn own() -> io::Result<PathBuf> {
+    fs::read_link("/proc/thread-self/ns/net")
+}
+
+/// Runs `work` in a network namespace, on a thread that ends with it. Takes `CAP_SYS_ADMIN`.
 pub(super) fn inside<T: Send>(
     namespace: &Path,
     work: impl FnOnce() -> io::Result<T> + Send,
@@ -76,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_own_namespace_is_among_all() {
-        let own = fs::read_link("/proc/self/ns/net").expect("own");
+        let own = own().expect("own");
         assert!(all().expect("namespaces").contains_key(&own));
     }
 }

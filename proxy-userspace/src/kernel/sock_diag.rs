@@ -20,6 +20,8 @@ use crate::dataplane::{Sockets, StaleSocket};
 pub struct KernelSockets {
     /// The kernel has said that it cannot destroy sockets.
     unsupported: bool,
+    /// It was told that the namespaces of pods cannot be entered.
+    kept_out: bool,
 }
 
 impl Sockets for KernelSockets {
@@ -28,9 +30,15 @@ impl Sockets for KernelSockets {
             return Ok(0);
         }
         let stale: HashSet<StaleSocket> = stale.iter().copied().collect();
-        let mut destroyed = 0;
-        for namespace in namespaces::all()?.into_values() {
-            match namespaces::inside(&namespace, || destroy_here(&stale)) {
+        let (mut destroyed, mut entered) = (0, 0);
+        let own = namespaces::own()?;
+        for (id, namespace) in namespaces::all()? {
+            let result = if id == own {
+                destroy_here(&stale)
+            } else {
+                namespaces::inside(&namespace, || destroy_here(&stale)).inspect(|_| entered += 1)
+            };
+            match result {
                 Ok(count) => destroyed += count,
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                     self.unsupported = true;
@@ -40,13 +48,33 @@ impl Sockets for KernelSockets {
                     );
                     return Ok(0);
                 }
-                // It ended meanwhile, with all its sockets.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // It ended meanwhile, with all its sockets; or it is told of below.
+                Err(error) if is_gone_or_closed(&error) => {}
                 Err(error) => warn!(namespace = %namespace.display(), %error, "cannot look for sockets"),
             }
         }
+        if entered == 0 && destroyed < stale.len() {
+            self.tell_kept_out();
+        }
         Ok(destroyed)
     }
+}
+
+impl KernelSockets {
+    /// Some of the sockets may just have been closed; but then nobody needs them destroyed.
+    fn tell_kept_out(&mut self) {
+        if !std::mem::replace(&mut self.kept_out, true) {
+            warn!(
+                "no network namespace but the own one can be entered (it takes CAP_SYS_ADMIN, and namespaces \
+                 mounted in /run/netns or the host's process ids): connected UDP sockets of pods go on sending \
+                 to backends that are gone, unless pods are served by the packet path (socketLB: host)"
+            );
+        }
+    }
+}
+
+fn is_gone_or_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 /// Destroys the sockets among `stale` that this network namespace has.

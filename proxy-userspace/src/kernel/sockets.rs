@@ -8,10 +8,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    programs::{
-        CgroupAttachMode, CgroupSockAddr,
-        links::{FdLink, PinnedLink},
-    },
+    programs::{CgroupAttachMode, CgroupSockAddr, links::FdLink},
 };
 
 use super::{bpf, error::KernelError, object, pins::Pins};
@@ -67,11 +64,9 @@ fn attach_one(
     cgroup: &File,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let pin = pins.link(name);
-    if let Ok(link) = PinnedLink::from_pin(&pin) {
-        let link = FdLink::from(link);
-        let fd = bpf::link_fd_by_id(link.info()?.id())?;
-        let replaced = bpf::link_update(fd.as_fd(), program.fd()?.as_fd());
-        if replaced.is_ok() && bpf::link_cgroup(fd.as_fd())? == bpf::cgroup_id(cgroup.as_fd())? {
+    if let Ok(link) = bpf::link_open(&pin) {
+        let replaced = bpf::link_update(link.as_fd(), program.fd()?.as_fd());
+        if replaced.is_ok() && bpf::link_cgroup(link.as_fd())? == bpf::cgroup_id(cgroup.as_fd())? {
             return Ok(());
         }
         // Its cgroup is gone, or the operator names another one.

@@ -35,17 +35,7 @@ pub(in crate::kernel) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(bpf_cmd::BPF_LINK_DETACH, &mut attr).map(drop)
 }
 
-/// Opens a link by its id.
-///
-/// # Errors
-/// When there is none.
-pub(in crate::kernel) fn link_fd_by_id(id: u32) -> io::Result<OwnedFd> {
-    let mut attr = zeroed_attr();
-    attr.__bindgen_anon_6.__bindgen_anon_1.link_id = id;
-    owned(bpf(bpf_cmd::BPF_LINK_GET_FD_BY_ID, &mut attr)?)
-}
-
-/// Opens a pinned link, or whatever else is pinned there.
+/// Opens a pinned link, or whatever else is pinned there. By its id it would take `CAP_SYS_ADMIN`.
 ///
 /// # Errors
 /// When there is none.
