@@ -7,9 +7,11 @@
 pub mod agent;
 pub mod cgroup;
 pub mod cleanup;
+pub mod confine;
 pub mod conformance;
 pub mod control_plane;
 pub mod demo;
+pub mod documents;
 pub mod load;
 pub mod manifests;
 pub mod mounts;

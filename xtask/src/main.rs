@@ -5,10 +5,12 @@
 
 mod bench;
 mod binaries;
+mod charts;
 mod conformance;
 mod control_plane;
 mod ebpf;
 mod fuzz;
+mod go;
 mod linker;
 mod machine;
 mod packages;

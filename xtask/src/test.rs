@@ -11,7 +11,7 @@ use crate::proc::{ignore_interrupt, say};
 use crate::report::{Counts, Report, is_skip};
 use crate::tier::{Tier, cargo_test};
 use crate::workspace::Workspace;
-use crate::{conformance, control_plane, ebpf, machine};
+use crate::{charts, conformance, control_plane, ebpf, machine};
 
 /// What the user asked for.
 struct Choice {
@@ -73,7 +73,12 @@ impl Context<'_> {
             (Tier::Conformance, Some(binaries)) => self.run_conformance(binaries, report),
             (Tier::Cluster, _) => match control_plane::obstacle() {
                 Some(reason) => report.skipped(tier.name(), &reason),
-                None => self.run(tier.name(), report, || self.with_control_plane(tier)),
+                None => self.run(tier.name(), report, || {
+                    let mut command = self.with_control_plane(tier)?;
+                    command
+                        .envs(charts::find_or_build(self.workspace)?.map(|tools| (charts::VARIABLE, tools)));
+                    Ok(command)
+                }),
             },
             // Only a part of it needs an API server, and says so without one.
             (Tier::Faults, _) if control_plane::obstacle().is_none() => {

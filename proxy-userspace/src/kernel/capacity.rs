@@ -2,12 +2,7 @@
 
 use std::io;
 
-use super::{
-    carry::{Table, carry_error},
-    error::KernelError,
-    object::Capacities,
-    pins::Pins,
-};
+use super::{bpf::RawMap, carry::carry_error, error::KernelError, object::Capacities, pins::Pins};
 use crate::dataplane::MapName;
 
 /// A capacity and the maps that have it.
@@ -78,10 +73,12 @@ impl Capacities {
             let wanted = (limit.get)(self);
             let (mut room, mut used) = (0, 0);
             for name in limit.maps {
-                let Some(table) = Table::open(current, name)? else { continue };
-                room = room.max(table.map.capacity());
+                let error = |error: io::Error| carry_error(name, error);
+                // The types of rows, which not everybody may ask for, do not matter here.
+                let Some(map) = RawMap::open_if_there(&current.map(name)).map_err(error)? else { continue };
+                room = room.max(map.capacity());
                 if room > wanted {
-                    used = used.max(table.used().map_err(|error: io::Error| carry_error(name, error))?);
+                    used = used.max(map.used().map_err(error)?);
                 }
             }
             if keeps_room(wanted, room, used) {

@@ -29,10 +29,8 @@ impl Table {
     /// # Errors
     /// When it cannot be opened or does not tell its fields.
     pub(super) fn open(pins: &Pins, name: &'static str) -> Result<Option<Self>, KernelError> {
-        let map = match RawMap::open(&pins.map(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(|error| carry_error(name, error))?,
-        };
+        let map = RawMap::open_if_there(&pins.map(name)).map_err(|error| carry_error(name, error))?;
+        let Some(map) = map else { return Ok(None) };
         let described = Self::describe(&map).map_err(|error| carry_error(name, error))?;
         Ok(Some(Self { key: described.0, value: described.1, map }))
     }
@@ -44,26 +42,6 @@ impl Table {
         }
         let btf = Btf::from_bytes(&map.btf_bytes()?).map_err(LayoutError::from)?;
         Ok((Layout::of(&btf, key, map.key_size())?, Layout::of(&btf, value, map.value_size())?))
-    }
-
-    /// Rows in use: of an array, those up to the last that is not empty.
-    ///
-    /// # Errors
-    /// When the map cannot be read.
-    pub(super) fn used(&self) -> io::Result<u32> {
-        let mut used = 0;
-        self.map.each(|key, value| {
-            match key.try_into().map(u32::from_ne_bytes) {
-                Ok(index) if self.map.is_array() => {
-                    if value.iter().any(|byte| *byte != 0) {
-                        used = used.max(index.saturating_add(1));
-                    }
-                }
-                _ => used += 1,
-            }
-            Ok(())
-        })?;
-        Ok(used)
     }
 }
 

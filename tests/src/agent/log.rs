@@ -112,6 +112,11 @@ impl Log {
         self.state().lines.len()
     }
 
+    /// All lines so far.
+    pub(super) fn lines(&self) -> Vec<Line> {
+        self.state().lines.clone()
+    }
+
     /// The last lines.
     pub(super) fn tail(&self) -> String {
         let state = self.state();

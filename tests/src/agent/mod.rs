@@ -8,6 +8,7 @@ pub use log::Line;
 use crate::{
     cgroup::Cgroup,
     cleanup::{self, Guard},
+    confine::Confinement,
     control_plane::Shown,
     mounts::BpfFs,
     netns::Namespace,
@@ -44,6 +45,8 @@ pub struct Agent {
     written: u64,
     /// In place of manifests.
     api_server: Option<Shown>,
+    /// The rights that are left to it.
+    confinement: Option<Confinement>,
     /// Length of the log when the API server's objects last changed.
     changed_at: usize,
     /// Where the processes of the node live.
@@ -88,6 +91,7 @@ impl Agent {
             log: Log::default(),
             written: 0,
             api_server: None,
+            confinement: None,
             changed_at: 0,
             cgroup: Cgroup::create(name)?,
             bpffs: BpfFs::mount(name)?,
@@ -134,6 +138,11 @@ impl Agent {
     /// Feeds the agent by this API server from its next start on.
     pub fn follow(&mut self, api_server: Shown) {
         self.api_server = Some(api_server);
+    }
+
+    /// Starts the agent with no more rights than these from its next start on.
+    pub fn confine(&mut self, confinement: Confinement) {
+        self.confinement = Some(confinement);
     }
 
     /// Whether changes reach the agent object by object, at a time that nobody knows.
@@ -193,6 +202,9 @@ impl Agent {
         command.arg("--config").arg(self.config());
         command.args(["--log-format", "json", "--log-level", "debug"]);
         command.netns(node)?.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if let Some(confinement) = &self.confinement {
+            confinement.confine(&mut command, self.bpffs.path())?;
+        }
         let process = command.spawn_owned()?;
         let stderr = process.child().stderr.take().context("pipe")?;
         self.log = Log::follow(stderr);
@@ -265,6 +277,11 @@ impl Agent {
     /// Whether it was started and not stopped.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
+    }
+
+    /// All of its log so far.
+    pub fn lines(&self) -> Vec<Line> {
+        self.log.lines()
     }
 
     /// The last lines of its log.

@@ -53,13 +53,13 @@ fn identity(object: &Value) -> [&Value; 3] {
     [&object["kind"], &object["metadata"]["namespace"], &object["metadata"]["name"]]
 }
 
-fn describe(object: &Value) -> String {
+pub(super) fn describe(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let [kind, namespace, name] = identity(object).map(text);
     format!("{kind} {namespace}/{name}")
 }
 
-fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
+pub(super) fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let api_version = object["apiVersion"].as_str().context("no apiVersion")?;
     let kind = object["kind"].as_str().context("no kind")?;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -79,7 +79,7 @@ fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     })
 }
 
-fn name(object: &Value) -> Result<&str> {
+pub(super) fn name(object: &Value) -> Result<&str> {
     object["metadata"]["name"].as_str().context("no name")
 }
 

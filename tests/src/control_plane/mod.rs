@@ -4,6 +4,7 @@
 //! and nothing else does. No controllers run: a test writes the EndpointSlices it needs.
 
 mod content;
+mod install;
 mod pki;
 mod relay;
 mod shared;
@@ -151,6 +152,7 @@ impl ControlPlane {
             "--service-account-key-file=service-account.pub",
             "--service-account-signing-key-file=service-account.key",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount",
         ];

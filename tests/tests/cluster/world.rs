@@ -19,7 +19,8 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tests::{
-    agent::{Agent, SocketLb},
+    agent::{Agent, Line, SocketLb},
+    confine::Confinement,
     control_plane::{ControlPlane, Options},
     probe::{Dial, Outcome, Proto, Serve, Worker},
     topology::stage::{PodKey, Port, Stage},
@@ -116,6 +117,27 @@ impl World {
 
     pub(crate) fn start_agent(&mut self) -> Result<()> {
         self.agent.start_with_api_server(&self.stage.node, &self.control_plane.kubeconfig())
+    }
+
+    /// The same as a service account.
+    pub(crate) fn start_agent_as(&mut self, namespace: &str, account: &str) -> Result<()> {
+        let kubeconfig = self.control_plane.service_account(&self.stage.node, namespace, account)?;
+        self.agent.start_with_api_server(&self.stage.node, &kubeconfig)
+    }
+
+    /// Leaves the agent no more rights on the node than these.
+    pub(crate) fn confine_agent(&mut self, confinement: Confinement) {
+        self.agent.confine(confinement);
+    }
+
+    /// Applies manifests.
+    pub(crate) fn install(&self, objects: &[Value]) -> Result<()> {
+        self.control_plane.apply(&self.stage.node, objects, false)
+    }
+
+    /// All that the agent has logged.
+    pub(crate) fn agent_log(&self) -> Vec<Line> {
+        self.agent.lines()
     }
 
     /// Every edge has its programs.

@@ -5,8 +5,10 @@
 mod addresses;
 mod capture;
 mod check;
+mod confined;
 mod detour;
 mod detour_mtu;
+mod documents;
 mod dsr;
 mod edges;
 mod explain;

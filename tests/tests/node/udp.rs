@@ -18,7 +18,7 @@ const SERVICE: [&str; 2] = ["10.96.0.20:53", "[fd00:96::20]:53"];
 const ORIGINS: [Origin; 2] = [Pod(0, 1), Node(0)];
 
 /// Sockets of a program that connects once and then only sends.
-fn connect(cluster: &Cluster) -> Result<()> {
+pub(crate) fn connect(cluster: &Cluster) -> Result<()> {
     for (from, to) in everyone() {
         let (host, worker) = cluster.host(from);
         let dial = Dial { keep: Some(name(from, to)), ..Dial::new(&host.netns, Proto::Udp, to.parse()?) };
@@ -52,7 +52,7 @@ fn send(cluster: &Cluster, from: Origin, to: &str) -> Result<Outcome> {
 }
 
 /// The sockets to the service get an error, those past it do not.
-fn service_sockets_fail(cluster: &Cluster) -> Result<()> {
+pub(crate) fn service_sockets_fail(cluster: &Cluster) -> Result<()> {
     for (from, to) in everyone() {
         if to == BYSTANDER {
             answered(from, to, send(cluster, from, to)?)?;
@@ -87,18 +87,18 @@ fn slices(objects: &mut [Value]) -> Result<[&mut Value; 2]> {
     }
 }
 
-fn move_to_node_2(objects: &mut [Value]) -> Result<()> {
+pub(crate) fn move_to_node_2(objects: &mut [Value]) -> Result<()> {
     let [v4, v6] = slices(objects)?;
     v4["endpoints"][0]["addresses"][0] = "10.244.2.10".into();
     v6["endpoints"][0]["addresses"][0] = "fd00:244:2::10".into();
     Ok(())
 }
 
-fn write(cluster: &mut Cluster, objects: &[Value]) -> Result<()> {
+pub(crate) fn write(cluster: &mut Cluster, objects: &[Value]) -> Result<()> {
     cluster.nodes[0].agent.write(objects)
 }
 
-fn everyone_reaches(cluster: &Cluster, server: &str) -> Result<()> {
+pub(crate) fn everyone_reaches(cluster: &Cluster, server: &str) -> Result<()> {
     for (from, to) in everyone().filter(|(_, to)| *to != BYSTANDER) {
         assert_eq!(answer(cluster, from, Proto::Udp, to)?.server, server);
     }

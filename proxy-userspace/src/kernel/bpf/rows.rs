@@ -39,6 +39,17 @@ impl RawMap {
         self.fd.as_raw_fd() as u32
     }
 
+    /// Opens a pinned map; nothing if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(in crate::kernel) fn open_if_there(pin: &Path) -> io::Result<Option<Self>> {
+        match Self::open(pin) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
     pub(in crate::kernel) fn key_size(&self) -> usize {
         self.info.key_size as usize
     }
@@ -224,14 +235,40 @@ impl RawMap {
         if fits { Ok(()) } else { Err(error()) }
     }
 
-    /// The type information the map was made with.
+    /// Rows in use: of an array, those up to the last that is not empty.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(in crate::kernel) fn used(&self) -> io::Result<u32> {
+        let mut used = 0;
+        self.each(|key, value| {
+            match key.try_into().map(u32::from_ne_bytes) {
+                Ok(index) if self.is_array() => {
+                    if value.iter().any(|byte| *byte != 0) {
+                        used = used.max(index.saturating_add(1));
+                    }
+                }
+                _ => used += 1,
+            }
+            Ok(())
+        })?;
+        Ok(used)
+    }
+
+    /// The type information the map was made with. The kernel shows it to `CAP_SYS_ADMIN` only.
     ///
     /// # Errors
     /// When it has none, or the kernel refuses.
     pub(in crate::kernel) fn btf_bytes(&self) -> io::Result<Vec<u8>> {
         let mut attr = zeroed_attr();
         attr.__bindgen_anon_6.__bindgen_anon_1.btf_id = self.info.btf_id;
-        let fd = super::link::owned(bpf(bpf_cmd::BPF_BTF_GET_FD_BY_ID, &mut attr)?)?;
+        let fd = bpf(bpf_cmd::BPF_BTF_GET_FD_BY_ID, &mut attr).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                io::Error::new(error.kind(), "it takes CAP_SYS_ADMIN to read the types of its rows")
+            }
+            _ => error,
+        })?;
+        let fd = super::link::owned(fd)?;
         let fd = fd.as_fd();
         // SAFETY: plain integers.
         let mut info: aya_obj::generated::bpf_btf_info = unsafe { std::mem::zeroed() };
