@@ -27,7 +27,7 @@ pub(crate) fn exec(workspace: &Workspace, what: Benchmark, args: &[OsString]) ->
         Benchmark::Packet => "packet",
     };
     machine::make_ready().context("a benchmark needs network namespaces and eBPF")?;
-    ebpf::build(workspace)?;
+    ebpf::build(workspace, ebpf::Layout::This)?;
     let mut command = Command::new(cargo());
     command.current_dir(&workspace.root).args(["bench", "--profile", "dev"]);
     command.args(AGENT_AND_TESTS).args(["--bench", name, "--"]).args(args);

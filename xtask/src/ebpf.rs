@@ -14,21 +14,37 @@ use crate::proc::{run, say};
 use crate::toolchain::{TARGET, Toolchain};
 use crate::workspace::Workspace;
 
+/// Which object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// The one of this version.
+    This,
+    /// One that a later version might have (`next-layout`).
+    Next,
+}
+
 /// Builds the object.
-pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<()> {
+pub(crate) fn build(workspace: &Workspace, layout: Layout) -> anyhow::Result<()> {
     let linker = Linker::find();
     let toolchain = Toolchain::find_or_install(linker.as_ref())?;
     let linker = linker.map_or_else(|| Linker::install(toolchain.llvm), Ok)?;
     say(format_args!("eBPF: {}", toolchain.describe()));
-    let build_dir = workspace.target.join("ebpf/build");
+    let (build_dir, object) = match layout {
+        Layout::This => ("ebpf/build", workspace.ebpf_object()),
+        Layout::Next => ("ebpf/build-next", workspace.target.join("ebpf/proxy-ebpf-next")),
+    };
+    let build_dir = workspace.target.join(build_dir);
     let mut command = toolchain.cargo_build();
+    if layout == Layout::Next {
+        command.args(["--features", "next-layout"]);
+    }
     command
         .args(["--release", "--target", TARGET])
         .current_dir(workspace.root.join("proxy-ebpf"))
         .env("CARGO_TARGET_DIR", &build_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", flags(&linker));
     run(&mut command).context("the eBPF object was not built")?;
-    copy_if_changed(&build_dir.join(TARGET).join("release/proxy-ebpf"), &workspace.ebpf_object())
+    copy_if_changed(&build_dir.join(TARGET).join("release/proxy-ebpf"), &object)
 }
 
 /// BTF needs full debug info; atomics whose result is used need BPF ISA v3.

@@ -36,7 +36,7 @@ pub(crate) fn fuzz(workspace: &Workspace, time: Duration, coverage: bool) -> any
         say(format_args!("the programs are not fuzzed: {obstacle:#}"));
         return Ok(());
     }
-    ebpf::build(workspace)?;
+    ebpf::build(workspace, ebpf::Layout::This)?;
     say(format_args!("mutated packets through the programs, {} s", time.as_secs()));
     let mut test = cargo_test(workspace, Tier::Packet, Some(PROGRAMS))?;
     run(test.args(["--nocapture"]).env(SECONDS, time.as_secs().to_string()))

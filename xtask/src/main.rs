@@ -41,7 +41,12 @@ struct Args {
 #[derive(Subcommand)]
 enum Task {
     /// Build the eBPF object that the agent embeds; installs a missing toolchain where it may.
-    BuildEbpf,
+    BuildEbpf {
+        /// Another layout of map rows, for tests of upgrades; also builds the agent with it, as
+        /// `shunt_next`.
+        #[arg(long)]
+        next_layout: bool,
+    },
     /// Run the tests: all tiers, or those named.
     ///
     /// Tiers: model (no privileges), packet, node, cluster, conformance (all root). Any other
@@ -98,7 +103,8 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find()?;
     match task {
-        Task::BuildEbpf => ebpf::build(&workspace)?,
+        Task::BuildEbpf { next_layout: true } => binaries::build_next(&workspace)?,
+        Task::BuildEbpf { next_layout: false } => ebpf::build(&workspace, ebpf::Layout::This)?,
         Task::Test { words } => return test::run(&workspace, &words),
         Task::Conformance { args } => {
             let find = || anyhow::Ok((control_plane::VARIABLE, control_plane::find_or_build(&workspace)?));

@@ -11,7 +11,7 @@ use crate::proc::{ignore_interrupt, say};
 use crate::report::{Counts, Report, is_skip};
 use crate::tier::{Tier, cargo_test};
 use crate::workspace::Workspace;
-use crate::{charts, conformance, control_plane, ebpf, machine};
+use crate::{binaries, charts, conformance, control_plane, ebpf, machine};
 
 /// What the user asked for.
 struct Choice {
@@ -44,9 +44,12 @@ pub(crate) fn run(workspace: &Workspace, words: &[String]) -> anyhow::Result<Exi
     let privileged = choice.tiers.iter().any(|tier| tier.needs_root());
     let obstacle = if privileged { machine::make_ready().err() } else { None };
     let binaries = if privileged && obstacle.is_none() {
+        if choice.tiers.contains(&Tier::Faults) {
+            binaries::build_next(workspace)?;
+        }
         Some(Binaries::build(workspace)?)
     } else {
-        ebpf::build(workspace)?;
+        ebpf::build(workspace, ebpf::Layout::This)?;
         None
     };
     report.step("build", begin.elapsed());

@@ -30,6 +30,15 @@ pub const CAPACITY: u32 = 262_144;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtKey<A> {
+    #[cfg(feature = "next-layout")]
+    #[doc(hidden)]
+    pub pad: u16,
+    #[cfg(feature = "next-layout")]
+    #[doc(hidden)]
+    pub hook: u8,
+    #[cfg(feature = "next-layout")]
+    #[doc(hidden)]
+    pub proto: u8,
     /// Source address.
     pub src: A,
     /// Destination address.
@@ -39,10 +48,13 @@ pub struct CtKey<A> {
     /// Destination port.
     pub dport: u16,
     /// IANA protocol number.
+    #[cfg(not(feature = "next-layout"))]
     pub proto: u8,
     /// [`INGRESS`] or [`EGRESS`].
+    #[cfg(not(feature = "next-layout"))]
     pub hook: u8,
     /// Zero.
+    #[cfg(not(feature = "next-layout"))]
     pub pad: u16,
 }
 
@@ -78,10 +90,15 @@ impl<A: Addr> CtKey<A> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtEntry<A> {
     /// `CLOCK_MONOTONIC` in nanoseconds when a packet last matched, to about a second.
+    #[cfg(not(feature = "next-layout"))]
     pub last_seen: u64,
+    #[cfg(feature = "next-layout")]
+    #[doc(hidden)]
+    pub backend: u32,
     /// Key in `services`.
     pub service: u32,
     /// Key in `backends`.
+    #[cfg(not(feature = "next-layout"))]
     pub backend: u32,
     /// Source address to write.
     pub src: A,
@@ -101,15 +118,32 @@ pub struct CtEntry<A> {
     pub kind: u8,
     /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet.
     pub ifindex: u32,
+    #[cfg(feature = "next-layout")]
+    #[doc(hidden)]
+    pub spare: u32,
     /// The kernel's count of timer ticks when `last_seen` was last looked at, its low half.
-    pub ticks: u32,
+    pub ticks: Ticks,
     /// Packets that matched, segments of an offloaded one each. Two CPUs may lose some between them.
     pub packets: u64,
     /// Their bytes from the IP header on; a train of segments counts its headers once.
     pub bytes: u64,
+    #[cfg(feature = "next-layout")]
+    #[doc(hidden)]
+    pub last_seen: u64,
 }
 
-assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40, CtEntry<Ip4> = 56, CtEntry<Ip6> = 80);
+/// Timer ticks of the kernel.
+#[cfg(not(feature = "next-layout"))]
+pub type Ticks = u32;
+#[cfg(feature = "next-layout")]
+#[doc(hidden)]
+pub type Ticks = u64;
+
+assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40);
+#[cfg(not(feature = "next-layout"))]
+assert_size!(CtEntry<Ip4> = 56, CtEntry<Ip6> = 80);
+#[cfg(feature = "next-layout")]
+assert_size!(CtEntry<Ip4> = 64, CtEntry<Ip6> = 88);
 pod!(CtKey<A>, CtEntry<A>);
 
 impl<A: Addr> CtEntry<A> {

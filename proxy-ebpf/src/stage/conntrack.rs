@@ -4,7 +4,7 @@ use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, Ticks, flags},
         counters::CounterKey,
         events::Hook,
         frontends::Frontend,
@@ -24,7 +24,7 @@ use crate::{
 const RESOLUTION_NS: u64 = 1_000_000_000;
 /// The clock is not read more often than this. Between a tenth of a second and one, for the
 /// kernel ticks 100 to 1,000 times a second.
-const RESOLUTION_TICKS: u32 = 100;
+const RESOLUTION_TICKS: Ticks = 100;
 /// A UDP flow that netfilter translates is its own for less time than netfilter remembers a flow
 /// without replies (nf_conntrack_udp_timeout).
 const LEAVE_IDLE_NS: u64 = 28_000_000_000;
@@ -107,7 +107,7 @@ fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) {
     entry.bytes = entry.bytes.wrapping_add(u64::from(arrival.bytes));
     // Unlike the clock's, this call is no call: the verifier puts a load in its place.
     // SAFETY: the helper has no preconditions.
-    let ticks = unsafe { helper::bpf_jiffies64() } as u32;
+    let ticks = unsafe { helper::bpf_jiffies64() } as Ticks;
     if ticks.wrapping_sub(entry.ticks) >= RESOLUTION_TICKS {
         entry.ticks = ticks;
         let now = now();
@@ -184,6 +184,8 @@ pub fn row<A: Tables>(owner: Owner, target: &Tuple<A>, role: Role, flags: u8) ->
         tcp_flags: 0,
         kind: owner.kind,
         ifindex: 0,
+        #[cfg(feature = "next-layout")]
+        spare: 0,
         ticks: 0,
         packets: 0,
         bytes: 0,

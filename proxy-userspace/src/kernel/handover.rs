@@ -192,8 +192,13 @@ impl Handover {
         for from in &self.outgoing {
             // Once more, for clients that have come since: where they go must not change.
             copy_others(from, to)?;
+            // A client may open a connection from the port of one that has ended, whose row must not be
+            // there any more when the incoming programs open it.
+            let ended = (flows::rows::<Ip4>(from, to, true)?, flows::rows::<Ip6>(from, to, true)?);
             drain::<Ip4>(from)?;
             drain::<Ip6>(from)?;
+            moved.connections += flows::take(from, to, maps.v4(), &ended.0)?;
+            moved.connections += flows::take(from, to, maps.v6(), &ended.1)?;
         }
         wait_for_programs();
         for from in &self.outgoing {

@@ -4,12 +4,15 @@
 use crate::world::{VICTIM, configured, lossless, paths};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use proxy_common::maps::LAYOUT_VERSION;
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf, thread, time::Duration};
 use tests::{
     agent::{Agent, SocketLb},
     load::{Kind, Load},
     manifests,
+    process::binary,
+    skip::skipped,
     topology::cluster::Cluster,
 };
 
@@ -90,6 +93,33 @@ fn an_agent_that_is_killed_while_it_takes_over_loses_nothing() -> Result<()> {
     only_generation(&cluster)?;
     load.checkpoint("in sync at last")?;
     lossless(load, "killed while taking over").map(drop)
+}
+
+/// Another version with another layout of rows, this one again, and once more.
+#[test]
+fn another_layout_takes_over_without_a_loss() -> Result<()> {
+    let Ok(next) = binary("shunt_next") else {
+        skipped("there is no other version; `cargo xtask build-ebpf --next-layout` builds one");
+        return Ok(());
+    };
+    for shunt in ways() {
+        let mut cluster = configured(&shunt)?;
+        let mut load = Load::start(&cluster, &paths()?)?;
+        for (program, layout, what) in [
+            (Some(next.clone()), 1000, "the next layout"),
+            (None, LAYOUT_VERSION, "back again"),
+            (Some(next.clone()), 1000, "and forth"),
+        ] {
+            cluster.nodes[VICTIM].agent.run_program(program);
+            restart(&mut cluster, Signal::SIGTERM)?;
+            let generation = only_generation(&cluster)?;
+            ensure!(generation.to_string_lossy().ends_with(&format!("-v{layout}")), "{generation:?}");
+            load.checkpoint(what)?;
+        }
+        let report = lossless(load, &format!("another layout, {shunt}"))?;
+        assert!(report.of(Kind::Connections).ok > 100, "too little was tried:\n{report}");
+    }
+    Ok(())
 }
 
 /// Enough services to fill maps for as many as there were.

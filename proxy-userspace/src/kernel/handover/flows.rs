@@ -4,11 +4,14 @@
 //! programs of both see every packet, so whichever has the row translates it.
 
 use aya::Pod;
-use proxy_common::maps::conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT_PENDING};
+use proxy_common::{
+    maps::conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT_PENDING},
+    packet::headers::tcp_flags,
+};
 
 use crate::kernel::{
     KernelAddr, KernelError,
-    carry::{ANY, Carrier, NOEXIST, unless_there},
+    carry::{ANY, Carrier, NOEXIST, carry_error, unless_there},
     family::KernelFamily,
     pins::Pins,
 };
@@ -58,6 +61,47 @@ pub(super) fn copy<A: KernelAddr>(
     Ok(copied)
 }
 
+/// A row on its way: the key there, key and value here.
+pub(super) type Moving = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+/// Moves these rows.
+///
+/// # Errors
+/// When a row cannot be read or written.
+pub(super) fn take<A: KernelAddr>(
+    from: &Pins,
+    to: &Pins,
+    family: &mut KernelFamily<A>,
+    rows: &[Moving],
+) -> Result<usize, KernelError> {
+    let Some(carrier) = connections::<A>(from, to)? else { return Ok(0) };
+    for (there, key, value) in rows {
+        take_one(&carrier, family, there, key, value).map_err(|error| carrier.error(error))?;
+    }
+    Ok(rows.len())
+}
+
+/// The rows of connections that are closing, or all.
+///
+/// # Errors
+/// When the table cannot be read.
+pub(super) fn rows<A: KernelAddr>(
+    from: &Pins,
+    to: &Pins,
+    only_closing: bool,
+) -> Result<Vec<Moving>, KernelError> {
+    let mut rows = Vec::new();
+    let Some(carrier) = connections::<A>(from, to)? else { return Ok(rows) };
+    carrier.each(|row| {
+        let closing = |entry: CtEntry<A>| entry.tcp_flags & (tcp_flags::FIN | tcp_flags::RST) != 0;
+        if !only_closing || typed(&row.value).is_some_and(closing) {
+            rows.push((row.there.to_vec(), row.key, row.value));
+        }
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
 /// Moves the connections here until there are none there.
 ///
 /// # Errors
@@ -67,27 +111,19 @@ pub(super) fn take_all<A: KernelAddr>(
     to: &Pins,
     family: &mut KernelFamily<A>,
 ) -> Result<usize, KernelError> {
-    let Some(carrier) = connections::<A>(from, to)? else { return Ok(0) };
     let mut taken = 0;
     for _ in 0..ROUNDS {
         // Read first: rows that are deleted while the kernel walks the table upset the walk.
-        let mut rows = Vec::new();
-        carrier.each(|row| {
-            rows.push((row.there.to_vec(), row.key, row.value));
-            Ok(())
-        })?;
+        let rows = rows::<A>(from, to, false)?;
         if rows.is_empty() {
             return Ok(taken);
         }
-        for (there, key, value) in &rows {
-            take(&carrier, family, there, key, value).map_err(|error| carrier.error(error))?;
-        }
-        taken += rows.len();
+        taken += take(from, to, family, &rows)?;
     }
-    Err(carrier.error(std::io::Error::other("new ones keep coming")))
+    Err(carry_error(A::PINS.0.conntrack, std::io::Error::other("new ones keep coming")))
 }
 
-fn take<A: KernelAddr>(
+fn take_one<A: KernelAddr>(
     carrier: &Carrier,
     family: &mut KernelFamily<A>,
     there: &[u8],
