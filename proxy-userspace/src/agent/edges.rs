@@ -78,6 +78,11 @@ impl Edges {
         self.report_xdp(maps, statuses);
     }
 
+    /// Every edge has its programs.
+    pub(super) fn are_attached(&self) -> bool {
+        self.failed.is_empty()
+    }
+
     /// What became of XDP on the devices.
     pub(super) fn xdp(&self) -> &[XdpStatus] {
         &self.xdp

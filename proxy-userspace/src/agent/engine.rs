@@ -88,6 +88,11 @@ impl Engine {
         self.listed
     }
 
+    /// The Node object, as it was last seen.
+    pub(super) fn node(&self) -> Option<&model::Node> {
+        self.state.node()
+    }
+
     /// Addresses of the Node object.
     pub(super) fn node_addresses(&self) -> &[IpAddr] {
         self.state.node().map_or(&[], |node| &node.addresses)

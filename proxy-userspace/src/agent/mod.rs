@@ -15,6 +15,7 @@ mod handover;
 mod metrics;
 mod pressure;
 mod process;
+mod readiness;
 mod reload;
 mod startup;
 mod sweeper;
@@ -37,6 +38,7 @@ use self::{
     exempt::Exemptions,
     growth::Growth,
     pressure::PressureWatch,
+    readiness::Readiness,
     reload::Reloads,
     startup::{Logs, Told},
     sweeper::{Refused, Step, Sweeper},
@@ -93,6 +95,7 @@ struct Agent {
     edges: Edges,
     engine: Engine,
     health: Health,
+    readiness: Readiness,
     exemptions: Exemptions,
     socket_lb: SocketLb,
     timeouts: Timeouts,
@@ -113,7 +116,8 @@ impl Agent {
         let checks = Checks::default();
         let health = startup::health(config, checks.clone())?;
         let watch_metrics = Arc::new(WatchMetrics::default());
-        let (batches, events) = startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
+        let (batches, events, taint) =
+            startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
         let (datapath, logs) = startup::datapath(config)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
         let metrics = Arc::new(AgentMetrics::default());
@@ -152,6 +156,7 @@ impl Agent {
             edges: Edges::new(config),
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
             health,
+            readiness: Readiness::new(taint),
             exemptions: Exemptions::default(),
             socket_lb: config.model.socket_lb,
             timeouts: startup::timeouts(&config.timeouts),
@@ -205,6 +210,7 @@ impl Agent {
         self.health.queued();
         self.metrics.queued(&self.engine);
         self.health.set_eligible(self.engine.node_is_eligible());
+        self.readiness.look(self.engine.node());
         if let Some(pods) = self.engine.take_exempt_pods() {
             self.exemptions.set(pods);
             self.exempt();
@@ -250,6 +256,7 @@ impl Agent {
         let host = self.hosts.borrow().clone();
         self.edges.follow(&mut self.datapath, &mut self.maps, &host, self.engine.node_addresses());
         self.metrics.set_xdp(self.edges.xdp());
+        self.readiness.attached(self.edges.are_attached(), self.engine.node());
     }
 
     fn attach_without_lists(&mut self) -> Result<()> {
@@ -275,6 +282,7 @@ impl Agent {
         if synced.rows > 0 {
             self.due.sweep = self.due.sweep.min(start + SWEEP_AFTER_WRITES);
         }
+        self.readiness.wrote(synced.pending == 0, self.engine.node());
         if synced.pending == 0 {
             self.due.writes = None;
             self.backoff.reset();

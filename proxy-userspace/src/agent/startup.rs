@@ -22,7 +22,7 @@ use crate::{
     model::{DetectLocal, Mode},
     watch::{
         Batches, WatchMetrics,
-        kube::{self, NodeEvents},
+        kube::{self, NodeEvents, NodeTaint},
         manifests,
     },
 };
@@ -53,21 +53,25 @@ pub fn node_name(config: &Config) -> Result<Arc<str>> {
 }
 
 /// Starts reading objects: from a folder if one is given, else from an API server, which
-/// also takes events.
+/// also takes events and lets a taint be removed.
 pub(super) async fn source(
     config: &Config,
     folder: Option<PathBuf>,
     node_name: &Arc<str>,
     metrics: Arc<WatchMetrics>,
-) -> Result<(Batches, Option<NodeEvents>)> {
+) -> Result<(Batches, Option<NodeEvents>, Option<NodeTaint>)> {
     if let Some(folder) = folder {
         info!(folder = %folder.display(), node = &**node_name, "reading manifests");
-        return Ok((manifests::start(folder, node_name.clone(), metrics)?, None));
+        if let Some(taint) = &config.node_taint {
+            warn!(%taint, "nodeTaint has no effect without an API server");
+        }
+        return Ok((manifests::start(folder, node_name.clone(), metrics)?, None, None));
     }
     let client = kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?;
     info!(node = &**node_name, "watching the API server");
     let events = NodeEvents::start(&client, node_name);
-    Ok((kube::start(&client, node_name, metrics), Some(events)))
+    let taint = config.node_taint.clone().map(|taint| NodeTaint::start(&client, node_name, taint));
+    Ok((kube::start(&client, node_name, metrics), Some(events), taint))
 }
 
 /// A change may wait for two sync periods before it counts as late, as in kube-proxy.

@@ -143,6 +143,7 @@ fn effective(config: &Config) -> Value {
         "bindAddressHardFail": config.bind_hard_fail,
         "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),
         "nodePortRange": format!("{}-{}", config.node_port_range.start(), config.node_port_range.end()),
+        "nodeTaint": config.node_taint.as_ref().map(ToString::to_string),
         "maps": config.maps,
         "bpffs": config.bpffs,
         "cgroup": config.cgroup,

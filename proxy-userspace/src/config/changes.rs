@@ -52,6 +52,7 @@ impl Config {
         self.kubeconfig.clone_from(&old.kubeconfig);
         self.master.clone_from(&old.master);
         self.model.primary = old.model.primary;
+        self.node_taint.clone_from(&old.node_taint);
         self.attach = old.attach;
         self.xdp = old.xdp;
         self.bind_hard_fail = old.bind_hard_fail;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     kernel::NfConntrack,
-    model::{DetectLocal, NodePortAddresses},
+    model::{DetectLocal, NodePortAddresses, Taint},
 };
 
 /// Builds the configuration. Where a value is wrong, `problems` says so and a default
@@ -49,6 +49,7 @@ pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Prob
         sync_period,
         min_sync_period,
         interfaces: InterfacePatterns::compile(&shunt.interfaces, problems),
+        node_taint: node_taint(&shunt.node_taint, problems),
         attach: shunt.attach,
         xdp: shunt.xdp,
         health: listen(
@@ -79,6 +80,14 @@ pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Prob
         kube_proxy: kube_proxy.clone(),
         shunt: ShuntConfiguration { load_balancer: load_balancer(documents), ..shunt.clone() },
     }
+}
+
+fn node_taint(text: &str, problems: &mut Problems) -> Option<Taint> {
+    let read = (!text.is_empty()).then(|| text.parse::<Taint>())?;
+    if let Err(error) = &read {
+        problems.add("nodeTaint", error.to_string());
+    }
+    read.ok()
 }
 
 fn model(

@@ -55,6 +55,8 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// Which interfaces are what, where discovery is overruled.
     pub interfaces: InterfacePatterns,
+    /// The taint that goes when services work on this node, if any.
+    pub node_taint: Option<crate::model::Taint>,
     /// How programs are attached to interfaces.
     pub attach: Attach,
     /// Whether drivers translate packets before the stack sees them.

@@ -29,6 +29,9 @@ pub struct ShuntConfiguration {
     /// `first-last`, the ports from which the API server gives NodePorts
     /// (`--service-node-port-range`).
     pub node_port_range: String,
+    /// `KEY:EFFECT` of a taint that nodes register with (kubelet's `--register-with-taints`) and that
+    /// the agent takes off its node when services work there for the first time; empty for none.
+    pub node_taint: String,
     /// Sizes of the eBPF maps.
     pub maps: Capacities,
     /// Folder of pins in a mounted bpf file system.
@@ -50,6 +53,7 @@ impl Default for ShuntConfiguration {
             xdp: Xdp::default(),
             snat_port_range: "1024-29999".into(),
             node_port_range: "30000-32767".into(),
+            node_taint: String::new(),
             maps: Capacities::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
             cgroup: None,

@@ -17,6 +17,7 @@ mod select;
 mod service;
 mod slice;
 mod state;
+mod taint;
 
 pub use balancing::{Algorithm, Balancing, LoadBalancer, Mode, WeightKey, Weights};
 pub use change::{Change, Dirty};
@@ -31,3 +32,4 @@ pub use select::{Candidate, Place, Scopes, Selection, select};
 pub use service::{Ingress, IpMode, NotServed, Service, ServicePort, ServiceType, TrafficPolicy};
 pub use slice::{AddressType, Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
 pub use state::State;
+pub use taint::{NoTaint, Taint};

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 
-use super::Family;
+use super::{Family, Taint};
 
 /// A Node as far as a proxy needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Node {
     pub deleting: bool,
     /// The cluster autoscaler has marked it for deletion.
     pub condemned: bool,
+    /// `spec.taints`.
+    pub taints: Box<[Taint]>,
 }
 
 impl Node {

@@ -110,3 +110,22 @@ fn source_ports_that_run_out_are_told_about_the_node() -> Result<()> {
     assert!(told.contains("because no source port was left"), "{told}");
     Ok(())
 }
+
+#[test]
+fn the_taint_goes_when_services_work() -> Result<()> {
+    const OURS: &str = "shunt.dev/agent-not-ready:NoSchedule";
+    const OTHERS: &str = "shunt.dev/agent-not-ready:NoExecute";
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["nodeTaint"] = OURS.into();
+    let mut world = World::configured(&shunt)?;
+    world.put(&[objects::node_with_taints(&[OURS, OTHERS]), objects::service(), objects::slice(&[FIRST])])?;
+    assert_eq!(world.taints()?, [OURS, OTHERS]);
+    world.start_agent()?;
+    world.soon_has_taints(&[OTHERS])?;
+    // Not before long, but now: pods may have come.
+    world.reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    world.reaches("first", Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    // A node that registers anew has it again.
+    world.put(&[objects::node_with_taints(&[OTHERS, OURS])])?;
+    world.soon_has_taints(&[OTHERS])
+}

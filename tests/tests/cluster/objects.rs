@@ -69,6 +69,17 @@ pub(crate) fn node() -> Object {
     )
 }
 
+/// The node with these taints, `KEY:EFFECT`, and no others.
+pub(crate) fn node_with_taints(taints: &[&str]) -> Object {
+    let taint = |text: &&str| {
+        let (key, effect) = text.split_once(':').unwrap_or((text, "NoSchedule"));
+        json!({"key": key, "effect": effect})
+    };
+    let (kind, mut value) = node();
+    value["spec"] = json!({"taints": taints.iter().map(taint).collect::<Vec<_>>()});
+    (kind, value)
+}
+
 fn slice_of(service: &str, name: &str, family: &str, addresses: &[&str]) -> Object {
     let port = |proto: &str| json!({"name": proto.to_lowercase(), "protocol": proto, "port": 8080});
     let endpoint =

@@ -98,6 +98,24 @@ impl World {
         })
     }
 
+    /// The node's taints, `KEY:EFFECT`.
+    pub(crate) fn taints(&self) -> Result<Vec<String>> {
+        let node = self
+            .control_plane
+            .with_client(&self.stage.node, async |client| Ok(Api::<Node>::all(client).get(NODE).await?))?;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        Ok(taints.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect())
+    }
+
+    /// Before long the node has these taints and no others.
+    pub(crate) fn soon_has_taints(&self, wanted: &[&str]) -> Result<()> {
+        self.soon(|| {
+            let found = self.taints()?;
+            ensure!(found == wanted, "the node has the taints {found:?}, wanted {wanted:?}");
+            Ok(())
+        })
+    }
+
     /// Deletes an object.
     pub(crate) fn delete(&self, kind: Kind, name: &str) -> Result<()> {
         self.control_plane.with_client(&self.stage.node, async |client| {

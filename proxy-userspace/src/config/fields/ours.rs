@@ -44,6 +44,12 @@ pub const SHUNT: &[Field] = &[
         Live,
         "what the API server gives to NodePorts (`--service-node-port-range`); must not overlap `snatPortRange`",
     ),
+    honoured(
+        "nodeTaint",
+        Restart,
+        "`KEY:EFFECT` of a taint that the agent takes off its node when services work there, see \
+         [restart-and-upgrade.md](restart-and-upgrade.md#when-pods-may-come)",
+    ),
     honoured("maps.frontends", Restart, "rows: addresses services answer on"),
     honoured("maps.backends", Restart, "rows: endpoints"),
     honoured("maps.slots", Restart, "rows: candidates of all frontends together"),

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{Convert, Kind, Rejected, address, require_name};
-use crate::model::{Change, Node};
+use crate::model::{Change, Node, Taint};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
@@ -38,6 +38,10 @@ fn node(object: &ApiNode) -> Result<Node, Rejected> {
         pod_cidrs: pod_cidrs(object.spec.as_ref())?,
         deleting: object.metadata.deletion_timestamp.is_some(),
         condemned: taints.iter().any(|taint| taint.key == CONDEMNED),
+        taints: taints
+            .iter()
+            .map(|t| Taint { key: t.key.as_str().into(), effect: t.effect.as_str().into() })
+            .collect(),
     })
 }
 

@@ -5,6 +5,7 @@ mod credentials;
 mod events;
 mod follow;
 mod gather;
+mod node_taint;
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -18,6 +19,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 pub use self::events::{NodeEvents, Notice};
+pub use self::node_taint::NodeTaint;
 use self::{
     credentials::Credentials,
     follow::{Follow, follow},
