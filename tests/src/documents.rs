@@ -93,7 +93,7 @@ fn anchor(title: &str, seen: &mut HashMap<String, u32>) -> String {
 pub fn all() -> Result<Vec<Page>> {
     let mut paths = Vec::new();
     for folder in ["", "docs", "deploy", "tests", "fuzz"] {
-        collect(&root().join(folder), folder != "", &mut paths)?;
+        collect(&root().join(folder), !folder.is_empty(), &mut paths)?;
     }
     paths.sort();
     paths.iter().map(|path| Page::read(path.strip_prefix(root())?)).collect()

@@ -29,12 +29,18 @@ use crate::{
 };
 
 pub(super) const EXAMPLES: &str = "Examples:
-  shunt trace                                  what is opened and refused, as it happens
-  shunt trace --service default/web            of one service, all its ports
-  shunt trace --address 10.244.1.7 --port 53   who that pod asks for DNS
-  shunt trace --refused                        only what is refused, and why
-  shunt trace --sample 100 --count 50          one event in a hundred, fifty of them
-  shunt trace -o json | jq 'select(.hook == \"xdp\")'
+  What is opened and refused, as it happens:
+    shunt trace
+  Of one service, all its ports:
+    shunt trace --service default/web
+  Whom a pod asks for DNS:
+    shunt trace --address 10.244.1.7 --port 53
+  Only what is refused, and why:
+    shunt trace --refused
+  One event in a hundred, fifty of them:
+    shunt trace --sample 100 --count 50
+  For programs:
+    shunt trace -o json | jq 'select(.hook == \"xdp\")'
 
 Packets that follow in a connection are not told: the programs look at none for the sake of
 a trace. One trace runs at a time; it costs nothing once it has ended.";
