@@ -34,7 +34,7 @@ use crate::{
         reject,
         select::{Refusal, hash, select},
         snat::{self, SnatAddress},
-        trace,
+        takeover, trace,
     },
 };
 
@@ -204,6 +204,9 @@ fn entry_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Pass
             return Ok(Passage::not_ours(parsed));
         }
         return Ok(Passage { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
+    }
+    if takeover::is_netfilters(parsed) {
+        return Ok(Passage::not_ours(parsed));
     }
     match frontend_of(parsed)? {
         Some(frontend) => connect(&arrival, parsed, frontend).map_err(|refusal| refusal.of(frontend.service)),

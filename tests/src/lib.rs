@@ -12,6 +12,7 @@ pub mod conformance;
 pub mod control_plane;
 pub mod demo;
 pub mod documents;
+pub mod kube_proxy;
 pub mod load;
 pub mod manifests;
 pub mod mounts;

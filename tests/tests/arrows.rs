@@ -26,7 +26,16 @@ const MODULES: [Module; 11] = [
     Module {
         name: "kernel",
         siblings: &["model", "plan", "dataplane", "meter"],
-        libraries: &["aya", "aya_log", "aya_obj", "btf_rs", "rtnetlink", "netlink_sys", "tokio"],
+        libraries: &[
+            "aya",
+            "aya_log",
+            "aya_obj",
+            "btf_rs",
+            "rtnetlink",
+            "netlink_packet_netfilter",
+            "netlink_sys",
+            "tokio",
+        ],
     },
     Module {
         name: "watch",
@@ -49,7 +58,7 @@ const MODULES: [Module; 11] = [
 ];
 
 /// Libraries that only some modules may know.
-const HOUSED: [&str; 14] = [
+const HOUSED: [&str; 15] = [
     "aya",
     "aya_log",
     "aya_obj",
@@ -60,6 +69,7 @@ const HOUSED: [&str; 14] = [
     "hyper_util",
     "k8s_openapi",
     "kube",
+    "netlink_packet_netfilter",
     "netlink_sys",
     "pprof",
     "rtnetlink",

@@ -45,6 +45,12 @@ pub mod flags {
     pub const ANSWER_ECHO: u32 = 32;
     /// There are rows in `service_cidrs`.
     pub const SERVICE_CIDRS: u32 = 64;
+    /// kube-proxy's rules are in force, and not all devices carry the programs: what no row is for
+    /// is netfilter's.
+    pub const ATTACHING: u32 = 128;
+    /// kube-proxy's rules were in force until now: what is met in the middle, or may be, is
+    /// netfilter's.
+    pub const TAKEOVER: u32 = 256;
 }
 
 assert_size!(Settings = 48);

@@ -17,4 +17,5 @@ pub mod reject;
 pub mod route;
 pub mod select;
 pub mod snat;
+pub mod takeover;
 pub mod trace;

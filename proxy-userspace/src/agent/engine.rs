@@ -160,6 +160,14 @@ impl Engine {
         }
     }
 
+    /// Says how far services are taken over from kube-proxy.
+    pub(super) fn set_takeover(&mut self, takeover: plan::Takeover) {
+        if self.host.takeover != takeover {
+            self.host.takeover = takeover;
+            self.plan(&Dirty { node: true, ..Dirty::default() });
+        }
+    }
+
     fn plan(&mut self, dirty: &Dirty) {
         for conflict in &dirty.conflicts {
             let Conflict { claim, winner, loser } = conflict;

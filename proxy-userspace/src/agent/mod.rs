@@ -19,6 +19,7 @@ mod readiness;
 mod reload;
 mod startup;
 mod sweeper;
+mod takeover;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -48,7 +49,7 @@ use crate::{
     config::{Config, Current},
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
-    kernel::{Datapath, Host, KernelMaps, Netlink},
+    kernel::{Datapath, Host, KernelMaps, Netlink, Running},
     metrics::{Checks, MetricsServer},
     model::SocketLb,
     plan,
@@ -91,6 +92,8 @@ struct Agent {
     maps: KernelMaps,
     sweeper: Sweeper,
     growth: Growth,
+    /// Tells `shunt cleanup` and `shunt migrate` that an agent runs.
+    _running: Running,
     pressure: PressureWatch,
     edges: Edges,
     engine: Engine,
@@ -137,6 +140,7 @@ impl Agent {
         let host = plan::Host {
             netns_cookie: datapath.netns_cookie()?,
             addresses: hosts.borrow().owned().into_iter().collect(),
+            ..plan::Host::default()
         };
         let mut agent = Self {
             config: current,
@@ -152,6 +156,7 @@ impl Agent {
             logs,
             maps,
             sweeper,
+            _running: Running::tell(&config.bpffs)?,
             pressure: PressureWatch::new(events),
             edges: Edges::new(config),
             engine: Engine::new(node_name, config.model.clone(), host, reconciler),
@@ -230,9 +235,22 @@ impl Agent {
     /// is answered by what is wanted.
     fn begin(&mut self) -> Result<()> {
         let start = Instant::now();
-        let synced = self.engine.sync(&mut self.maps);
+        let taking_over = takeover::kube_proxy_rules();
+        if taking_over {
+            self.engine.set_takeover(plan::Takeover::Attaching);
+        }
+        let mut synced = self.engine.sync(&mut self.maps);
+        takeover::leave_connections(&mut self.maps);
         self.due.patience = None;
         self.go_into_service()?;
+        if taking_over {
+            for step in [plan::Takeover::Attached, plan::Takeover::Done] {
+                self.engine.set_takeover(step);
+                let round = self.engine.sync(&mut self.maps);
+                synced = Synced { rows: synced.rows + round.rows, pending: round.pending };
+                takeover::leave_connections(&mut self.maps);
+            }
+        }
         self.written(synced, start);
         Ok(())
     }

@@ -11,6 +11,7 @@ use tokio::{
 };
 use tracing::debug;
 
+use super::takeover::Follower;
 use crate::{
     dataplane::{MapError, Survey, SweepError, Swept, Timeouts, Verdict},
     kernel::{Datapath, KernelError, KernelMaps, KernelSockets, PinnedMaps},
@@ -21,6 +22,7 @@ pub(super) struct Tools {
     maps: KernelMaps,
     pinned: PinnedMaps,
     sockets: KernelSockets,
+    left: Follower,
 }
 
 /// One sweep after the other.
@@ -46,7 +48,12 @@ impl Sweeper {
     /// Sweeps the maps of these programs.
     pub(super) fn of(datapath: &Datapath) -> Result<Self> {
         let maps = datapath.maps().context("cannot open the maps")?;
-        let tools = Tools { maps, pinned: datapath.pinned()?, sockets: KernelSockets::default() };
+        let tools = Tools {
+            maps,
+            pinned: datapath.pinned()?,
+            sockets: KernelSockets::default(),
+            left: Follower::default(),
+        };
         Ok(Self { tools: Some(tools), running: None, started: Instant::now() })
     }
 
@@ -60,6 +67,9 @@ impl Sweeper {
         self.started = Instant::now();
         self.running = Some(spawn_blocking(move || {
             let survey = Survey::take(&mut tools.maps, now_ns, &timeouts).map(Box::new);
+            if let Ok(survey) = &survey {
+                tools.left.follow(&mut tools.maps, survey.left());
+            }
             let refused = refused(&tools.pinned);
             (tools, Step::Surveyed(survey, refused))
         }));

@@ -131,7 +131,7 @@ pub fn run(args: AgentArgs) -> Result<ExitCode> {
     }
     logging::init(&config.logging)?;
     if args.cleanup == Some(true) {
-        return super::cleanup::run(&super::BpffsArg { bpffs: config.bpffs });
+        return super::cleanup::run(&super::cleanup::CleanupArgs::all_of(config.bpffs));
     }
     if args.init_only == Some(true) {
         return agent::init(&config).map(|()| ExitCode::SUCCESS);

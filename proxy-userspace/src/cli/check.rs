@@ -13,7 +13,7 @@ pub use self::judge::{Facts, Finding, State, judge};
 use super::{BPFFS_VARIABLE, CGROUP_VARIABLE, table};
 use crate::{
     config::{Config, Overrides},
-    kernel::{self, DevicePrograms, HostPorts, Netlink, Pins, XdpPolicy},
+    kernel::{self, DevicePrograms, HostPorts, KubeProxy, Netlink, Pins, XdpPolicy},
 };
 
 /// `shunt check`
@@ -106,7 +106,7 @@ async fn report(args: &CheckArgs) -> Result<(bool, String)> {
     let facts = Facts {
         system,
         hooks: hooks.unwrap_or_default(),
-        kube_proxy: kernel::kube_proxy(),
+        kube_proxy: KubeProxy::find().traces(),
         listeners: kernel::listeners(&ports),
         shared_ports: HostPorts::read()?.shared_with(&snat),
         devices,

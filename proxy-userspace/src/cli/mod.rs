@@ -10,6 +10,7 @@ pub mod desired;
 pub mod explain;
 pub mod list;
 pub mod man;
+pub mod migrate;
 pub mod output;
 pub mod plan;
 pub mod rows;
@@ -56,7 +57,12 @@ pub enum Command {
     Check(check::CheckArgs),
     /// Remove every trace of the agent from this node: programs, links, maps.
     #[command(after_help = cleanup::EXAMPLES)]
-    Cleanup(BpffsArg),
+    Cleanup(cleanup::CleanupArgs),
+    /// Take services over from a running kube-proxy, or give them back, with open connections kept.
+    ///
+    /// Changes nothing without --yes, but says what there is and what it would do.
+    #[command(after_help = migrate::EXAMPLES)]
+    Migrate(migrate::MigrateArgs),
     /// Look at the services.
     #[command(subcommand)]
     Service(ServiceCommand),
@@ -115,6 +121,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Agent(args) => agent::run(args),
         Command::Check(args) => check::run(&args),
         Command::Cleanup(args) => cleanup::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Service(ServiceCommand::List(args)) => list::run(&args),
         Command::Backend(BackendCommand::List(args)) => list::run(&args),
         Command::Conn(ConnCommand::List(args)) => list::run(&args),

@@ -326,6 +326,15 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         Ok(self.conntrack.iter().find(|(known, _)| known == key).map(|(_, entry)| *entry))
     }
 
+    fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::Conntrack, rows.len());
+        for (key, row) in &rows[..done] {
+            self.conntrack.retain(|(other, _)| other != key);
+            self.conntrack.push((*key, *row));
+        }
+        result
+    }
+
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Conntrack, keys.len());
         self.conntrack.retain(|(key, _)| !keys[..done].contains(key));

@@ -102,6 +102,8 @@ pub trait FamilyMaps<A: Addr> {
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError>;
     /// The row of `conntrack` with this key.
     fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError>;
+    /// Inserts or replaces rows of `conntrack`.
+    fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError>;
     /// Removes rows of `conntrack`.
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
 

@@ -363,6 +363,10 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         self.conntrack.get(key)
     }
 
+    fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError> {
+        self.conntrack.put(rows)
+    }
+
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         self.conntrack.delete(keys)
     }

@@ -13,7 +13,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 use super::{attach, sockets};
 
 pub use self::{
-    kube_proxy::kube_proxy,
+    kube_proxy::KubeProxy,
     ports::{Listener, listeners},
     programs::{DevicePrograms, SocketHook, device_programs, socket_hooks},
 };

@@ -32,8 +32,9 @@ impl KernelMaps {
     /// Opens the maps that [`Datapath::open`](super::Datapath::open) pinned.
     ///
     /// # Errors
-    /// When one is missing or cannot be mapped.
+    /// When one is missing or cannot be mapped, or an agent of another version made them.
     pub fn open(pins: &Pins) -> Result<Self, KernelError> {
+        pins.check_layout()?;
         let settings: Map = object::pinned(pins, "settings")?;
         let settings = settings.try_into().map_err(|source| KernelError::Map { name: "settings", source })?;
         Ok(Self {

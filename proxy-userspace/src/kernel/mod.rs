@@ -16,6 +16,7 @@ mod family;
 mod generations;
 mod handover;
 mod hash;
+mod holdings;
 mod host;
 mod host_ports;
 mod inspect;
@@ -24,6 +25,7 @@ mod loopback;
 mod maps;
 mod mmap;
 mod namespaces;
+mod netfilter;
 mod netlink;
 mod netlink_socket;
 mod nf_conntrack;
@@ -32,6 +34,7 @@ mod pinned;
 mod pins;
 mod pod_cgroups;
 mod routes;
+mod running;
 mod sock_diag;
 mod sockets;
 mod tails;
@@ -47,21 +50,26 @@ pub use error::KernelError;
 pub use events::{Listener as EventListener, interface_name};
 pub use family::{KernelAddr, KernelFamily};
 pub use handover::HandedOver;
+pub use holdings::Holdings;
 pub use host::{
     DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,
 };
 pub use host_ports::HostPorts;
 pub use inspect::{
-    DevicePrograms, Listener, SocketHook, System, device_programs, kube_proxy, listeners, socket_hooks,
-    system,
+    DevicePrograms, KubeProxy, Listener, SocketHook, System, device_programs, listeners, socket_hooks, system,
 };
 pub use maps::KernelMaps;
 pub use namespaces::netns_cookie;
+pub use netfilter::{
+    IpFamily, KEEPER, LegacyRules, RuleSet, Ruler, keep_translating, kube_proxy_rules, legacy_rules,
+    nat_flows, remove_rules, stop_translating,
+};
 pub use netlink::Netlink;
 pub use nf_conntrack::{NfConntrack, Unset};
 pub use object::Capacities;
 pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use routes::{Question, Way};
+pub use running::{Running, Stopped, is_running};
 pub use sock_diag::KernelSockets;
 pub use xdp::{XdpInForce, XdpMode, XdpPolicy, XdpStatus};

@@ -7,9 +7,13 @@ use netlink_packet_core::{
     NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_sys::{Socket, SocketAddr};
+use nix::sys::socket::{setsockopt, sockopt};
 
 /// The kernel sends no larger part of a dump at once, and no single answer of ours is larger.
 const RECEIVE_BUFFER: usize = 32 * 1024;
+
+/// Messages begin at multiples of so many bytes.
+const ALIGNMENT: usize = 4;
 
 /// A socket that is connected to the kernel, in the network namespace of its thread.
 pub(super) struct NetlinkSocket {
@@ -37,28 +41,55 @@ impl NetlinkSocket {
         flags: u16,
         payload: NetlinkPayload<T>,
     ) -> io::Result<()> {
-        let mut header = NetlinkHeader::default();
-        header.flags = flags;
-        let mut message = NetlinkMessage::new(header, payload);
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0).map(drop)
+        self.socket.send(&serialize(0, flags, payload), 0).map(drop)
+    }
+
+    /// Sends messages that belong together as one, numbered from 1 on; returns the number of the last.
+    pub(super) fn send_batch<T: NetlinkSerializable>(
+        &self,
+        messages: impl Iterator<Item = (u16, NetlinkPayload<T>)>,
+    ) -> io::Result<u32> {
+        let (mut bytes, mut number) = (Vec::new(), 0);
+        for (flags, payload) in messages {
+            number += 1;
+            bytes.extend(serialize(number, flags, payload));
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        }
+        // A ruleset may be larger than what a socket is given by default.
+        setsockopt(&self.socket, sockopt::SndBufForce, &(2 * bytes.len()))?;
+        self.socket.send(&bytes, 0)?;
+        Ok(number)
     }
 
     pub(super) fn receive<T: NetlinkDeserializable>(&mut self) -> io::Result<Vec<NetlinkPayload<T>>> {
+        Ok(self.receive_numbered()?.into_iter().map(|(_, payload)| payload).collect())
+    }
+
+    /// The same with the number of the message that each is an answer to.
+    pub(super) fn receive_numbered<T: NetlinkDeserializable>(
+        &mut self,
+    ) -> io::Result<Vec<(u32, NetlinkPayload<T>)>> {
         let len = self.socket.recv(&mut &mut self.buffer[..], 0)?;
         let mut rest = self.buffer.get(..len).unwrap_or_default();
         let mut payloads = Vec::new();
         while !rest.is_empty() {
             let message = NetlinkMessage::<T>::deserialize(rest).map_err(io::Error::other)?;
-            // Messages begin at multiples of four bytes.
-            let taken = (message.header.length as usize).next_multiple_of(4).max(4);
+            let taken = (message.header.length as usize).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
             rest = rest.get(taken..).unwrap_or_default();
-            payloads.push(message.payload);
+            payloads.push((message.header.sequence_number, message.payload));
         }
         Ok(payloads)
     }
+}
+
+fn serialize<T: NetlinkSerializable>(number: u32, flags: u16, payload: NetlinkPayload<T>) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    (header.sequence_number, header.flags) = (number, flags);
+    let mut message = NetlinkMessage::new(header, payload);
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
 }
 
 /// A message whose bytes after the header nobody has read.

@@ -11,5 +11,5 @@ mod rules;
 mod scopes;
 
 pub use build::build;
-pub use node::{Host, node};
+pub use node::{Host, Takeover, node};
 pub use row::{BackendRow, ClientRules, FrontendRow, LacksLocal, NodePlan, PortPlan, Scope, Spread};

@@ -21,6 +21,21 @@ pub struct Host {
     pub netns_cookie: u64,
     /// Every address of the host's interfaces.
     pub addresses: Vec<IpAddr>,
+    /// How far services are taken over from kube-proxy.
+    pub takeover: Takeover,
+}
+
+/// A step of taking services over from kube-proxy, whose rules are in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Takeover {
+    /// The programs are being attached: where one is missing, a connection that they took would
+    /// not find its way back.
+    Attaching,
+    /// They are attached, and the connections that kube-proxy's rules began are not all known.
+    Attached,
+    /// It is done, or there was nothing to take over.
+    #[default]
+    Done,
 }
 
 /// The rows of the node.
@@ -32,15 +47,15 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
     let flags = |addr| if config.node_port_addresses.includes(node, addr) { NODE_PORTS } else { 0 };
     let service_cidrs = state.service_cidrs();
     NodePlan {
-        settings: settings(config, node, host.netns_cookie, !service_cidrs.is_empty()),
+        settings: settings(config, node, host, !service_cidrs.is_empty()),
         addresses: addresses.into_iter().map(|addr| (addr, flags(addr))).collect(),
         service_cidrs: service_cidrs.into(),
     }
 }
 
-fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64, has_service_cidrs: bool) -> Settings {
+fn settings(config: &Config, node: Option<&Node>, host: &Host, has_service_cidrs: bool) -> Settings {
     let mut settings = Settings {
-        host_netns_cookie: netns_cookie,
+        host_netns_cookie: host.netns_cookie,
         flags: match config.socket_lb {
             SocketLb::All => flags::SOCKET_LB_HOST | flags::SOCKET_LB_PODS,
             SocketLb::Host => flags::SOCKET_LB_HOST,
@@ -53,6 +68,11 @@ fn settings(config: &Config, node: Option<&Node>, netns_cookie: u64, has_service
     if config.detect_local.by_device() {
         settings.flags |= flags::PODS_BY_DEVICE;
     }
+    settings.flags |= match host.takeover {
+        Takeover::Attaching => flags::ATTACHING,
+        Takeover::Attached => flags::TAKEOVER,
+        Takeover::Done => 0,
+    };
     if has_service_cidrs {
         settings.flags |= flags::SERVICE_CIDRS;
     }
@@ -97,6 +117,7 @@ mod tests {
         let host = Host {
             netns_cookie: 1,
             addresses: host.iter().map(|addr| addr.parse().expect("an address")).collect(),
+            ..Host::default()
         };
         let config = Config { node_port_addresses: addresses, ..Config::default() };
         let plan = node(&state(), &config, &host);

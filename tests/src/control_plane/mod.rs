@@ -41,6 +41,13 @@ const READERS_KUBECONFIG: &str = "kubeconfig-reader";
 /// Where the binaries are; `cargo xtask test cluster` sets it.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
+/// The directory of the binaries.
+pub(crate) fn assets() -> Result<PathBuf> {
+    std::env::var_os(ASSETS).map(PathBuf::from).with_context(|| {
+        format!("{ASSETS} names no control plane: run `cargo xtask test cluster`, which builds one")
+    })
+}
+
 /// What may differ from test to test.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -77,9 +84,7 @@ struct Ports {
 impl ControlPlane {
     /// Starts both in `namespace` and waits until the API server is ready.
     pub fn start(namespace: &Namespace, options: Options) -> Result<Self> {
-        let assets = PathBuf::from(std::env::var_os(ASSETS).with_context(|| {
-            format!("{ASSETS} names no control plane: run `cargo xtask test cluster`, which builds one")
-        })?);
+        let assets = assets()?;
         let (directory, guard) = cleanup::directory("control-plane")?;
         let ports = namespace.run(Ports::free)?;
         pki::write(&directory)?;

@@ -2,6 +2,7 @@
 //! root and the binaries of a control plane; `cargo xtask test cluster` brings both.
 
 mod deploy;
+mod migrate;
 mod objects;
 mod world;
 

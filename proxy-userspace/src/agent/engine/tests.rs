@@ -38,7 +38,11 @@ fn changes(yaml: &str) -> Vec<Change> {
 }
 
 fn engine(maps: &mut MemoryMaps) -> Engine {
-    let host = plan::Host { netns_cookie: 1, addresses: vec!["192.168.0.2".parse().unwrap()] };
+    let host = plan::Host {
+        netns_cookie: 1,
+        addresses: vec!["192.168.0.2".parse().unwrap()],
+        ..plan::Host::default()
+    };
     let reconciler = Reconciler::adopt(maps).unwrap();
     Engine::new("here".into(), model::Config::default(), host, reconciler)
 }

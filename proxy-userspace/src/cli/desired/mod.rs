@@ -106,6 +106,7 @@ impl Desired {
         let host = plan::Host {
             netns_cookie: kernel::netns_cookie()?,
             addresses: Netlink::connect()?.host().await?.owned().into_iter().collect(),
+            ..plan::Host::default()
         };
         let state = State::new(node_name.clone());
         let mut desired = Self { config, node_name, state, host, batches, metrics };

@@ -40,6 +40,8 @@ pub(in crate::dataplane) struct Flows<A> {
     pub(in crate::dataplane) snat: PortUse<A>,
     /// What backends have done so far.
     pub(in crate::dataplane) counts: Counts,
+    /// Rows of connections that are left to netfilter.
+    pub(super) left: usize,
     /// Connections that were over, and are removed.
     pub(super) expired: usize,
     pub(super) ways: HashMap<Path<A>, Datagrams<A>>,
@@ -86,6 +88,11 @@ impl Survey {
         v4.chain(self.v6.counts.iter().map(of(Family::V6)))
     }
 
+    /// Rows of connections that are left to netfilter.
+    pub fn left(&self) -> usize {
+        self.v4.left + self.v6.left
+    }
+
     /// The flows of both families.
     pub(in crate::dataplane) fn families(&self) -> (&Flows<Ip4>, &Flows<Ip6>) {
         (&self.v4, &self.v6)
@@ -103,6 +110,7 @@ impl<A: MapAddr> Flows<A> {
             socket_flows: 0,
             snat: ports_in_use(&rows),
             counts: Counts::new(),
+            left: rows.values().filter(|entry| entry.role == Role::LEAVE.0).count(),
             expired: 0,
             ways: HashMap::new(),
         };

@@ -9,7 +9,7 @@ use std::{
 
 use aya::programs::{SchedClassifier, TcAttachType, loaded_programs};
 use aya_obj::generated::bpf_attach_type as hook;
-use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcMessage, TcOption};
+use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 
 use crate::kernel::{
     Host, KernelError, Link, Netlink, XdpInForce, XdpMode, XdpStatus, bpf, netlink::collect, object,
@@ -162,6 +162,29 @@ pub fn socket_hooks(cgroup: &Path) -> Result<Vec<SocketHook>, KernelError> {
 }
 
 impl Netlink {
+    /// Removes the clsact qdiscs of the devices that `removed` says something was removed from as a
+    /// clsact filter, where nobody has a filter any more. What was removed, in words.
+    ///
+    /// # Errors
+    /// When the kernel does not show or remove them.
+    pub async fn remove_empty_qdiscs(
+        &self,
+        links: &BTreeMap<u32, String>,
+        removed: &[String],
+    ) -> Result<Vec<String>, KernelError> {
+        let mut gone = Vec::new();
+        for (ifindex, name) in links {
+            let ours = |what: &String| what.ends_with(&format!(" of {name} (clsact)"));
+            if removed.iter().any(ours) && self.filters(*ifindex).await?.is_empty() {
+                let mut request = self.handle().qdisc().del(ifindex.cast_signed());
+                request.message_mut().header.parent = TcHandle::CLSACT;
+                request.execute().await?;
+                gone.push(format!("clsact qdisc of {name}"));
+            }
+        }
+        Ok(gone)
+    }
+
     /// The filters of a clsact qdisc; none where there is no such qdisc.
     async fn filters(&self, ifindex: u32) -> Result<Vec<(&'static str, TcMessage)>, KernelError> {
         let ifindex = ifindex.cast_signed();
