@@ -27,6 +27,31 @@ pub struct Settings {
     pub pod_cidr_bits_v6: u32,
     /// Zero.
     pub pad: u32,
+    /// When the agent forgets connections. Programs never read them; they let `shunt conn list` tell
+    /// how long a connection has left while no agent runs.
+    pub timeouts: TimeoutSecs,
+}
+
+/// Seconds of silence after which a connection is forgotten, by its state.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TimeoutSecs {
+    /// TCP, both sides have acknowledged.
+    pub tcp_established: u32,
+    /// TCP, not yet.
+    pub tcp_opening: u32,
+    /// TCP, one side has closed.
+    pub tcp_half_closed: u32,
+    /// TCP, both sides have closed.
+    pub tcp_closed: u32,
+    /// TCP, one side has reset.
+    pub tcp_reset: u32,
+    /// UDP, a question and perhaps its answer.
+    pub udp: u32,
+    /// UDP, more than that.
+    pub udp_stream: u32,
+    /// SCTP.
+    pub sctp: u32,
 }
 
 /// Bits of [`Settings::flags`].
@@ -53,5 +78,5 @@ pub mod flags {
     pub const TAKEOVER: u32 = 256;
 }
 
-assert_size!(Settings = 48);
+assert_size!(Settings = 80, TimeoutSecs = 32);
 pod!(Settings);

@@ -164,7 +164,7 @@ impl Agent {
             readiness: Readiness::new(taint),
             exemptions: Exemptions::default(),
             socket_lb: config.model.socket_lb,
-            timeouts: startup::timeouts(&config.timeouts),
+            timeouts: config.model.timeouts,
             sync_period: config.sync_period,
             min_sync_period: config.min_sync_period,
             backoff: Backoff::default(),

@@ -140,7 +140,7 @@ impl Agent {
 
     /// What can change while the agent runs.
     fn follow_config(&mut self, old: &Config, new: &Config) {
-        self.timeouts = startup::timeouts(&new.timeouts);
+        self.timeouts = new.model.timeouts;
         (self.sync_period, self.min_sync_period) = (new.sync_period, new.min_sync_period);
         self.due.full_sync = self.due.full_sync.min(Instant::now() + new.sync_period);
         self.health.set_patience(startup::patience(new));

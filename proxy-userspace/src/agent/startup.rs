@@ -13,8 +13,7 @@ use tracing::{info, warn};
 
 use super::AgentMetrics;
 use crate::{
-    config::{Attach, Config, ConntrackTimeouts, Current, Logging, Xdp, level_of_verbosity},
-    dataplane::Timeouts,
+    config::{Attach, Config, Current, Logging, Xdp, level_of_verbosity},
     health::Health,
     kernel::{Datapath, DropMetrics, HostPorts, Options, Pins, TcMode, XdpPolicy},
     logging,
@@ -206,17 +205,5 @@ pub(super) fn check_host(config: &Config) {
              connections; reserve them in net.ipv4.ip_local_reserved_ports"
         ),
         Err(error) => warn!(%error, "cannot compare snatPortRange with the ports of this host"),
-    }
-}
-
-/// The configured timeouts, and defaults for those kube-proxy does not know.
-pub(super) fn timeouts(configured: &ConntrackTimeouts) -> Timeouts {
-    Timeouts {
-        tcp_established: configured.tcp_established,
-        tcp_half_closed: configured.tcp_close_wait,
-        tcp_closed: configured.tcp_closed,
-        udp: configured.udp,
-        udp_stream: configured.udp_stream,
-        ..Timeouts::default()
     }
 }

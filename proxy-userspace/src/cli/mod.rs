@@ -14,8 +14,11 @@ pub mod migrate;
 pub mod output;
 pub mod plan;
 pub mod rows;
+pub mod stats;
 pub mod table;
+pub mod top;
 pub mod trace;
+pub mod usage;
 pub mod verify;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -81,6 +84,17 @@ pub enum Command {
     /// Look at what was refused, and why.
     #[command(subcommand)]
     Drop(DropCommand),
+    /// Show what went by each service and to each of its backends, as ipvsadm does.
+    ///
+    /// Counted since the maps were made: connections opened, packets and bytes from clients (in) and to
+    /// them (out). A backend marked * runs on this node. Socket LB translates connections when they are
+    /// opened, and their packets are not seen: of them only CONNS and CPS tell. The addresses of one kind,
+    /// such as those of several load balancers, are counted together.
+    #[command(after_help = stats::EXAMPLES)]
+    Stats(stats::StatsArgs),
+    /// Watch rates of services and backends, refusals, and how full the maps are.
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::TopArgs),
     /// Watch connections as they are opened and refused.
     ///
     /// Shows which hook met them, the frontend, the backend that was chosen, what is rewritten, and
@@ -128,6 +142,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Affinity(AffinityCommand::List(args)) => list::run(&args),
         Command::Device(DeviceCommand::List(args)) => list::run(&args),
         Command::Drop(DropCommand::List(args)) => list::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Plan(args) => plan::run(&args),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     net::SocketAddr,
     path::Path,
 };
@@ -13,7 +14,9 @@ use proxy_common::{
         affinity::{Affinity, AffinityKey},
         backends::Backend,
         conntrack::{CtEntry, CtKey},
+        counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
+        service_drops::ServiceDropKey,
         slots::SlotRange,
     },
 };
@@ -21,7 +24,7 @@ use proxy_common::{
 use super::output;
 use crate::{
     clock::monotonic_nanos,
-    dataplane::MapAddr,
+    dataplane::{MapAddr, Timeouts},
     kernel::{KernelAddr, KernelError, PinnedMaps, Pins},
 };
 
@@ -38,6 +41,10 @@ pub struct Rows<A: MapAddr> {
     pub conntrack: HashMap<CtKey<A>, CtEntry<A>>,
     /// Clients and the backends they stick to.
     pub affinity: Vec<(AffinityKey<A>, Affinity)>,
+    /// Connections opened, by service, backend and kind of frontend.
+    pub opened: Vec<(CounterKey, u64)>,
+    /// What connections that are over have carried, likewise.
+    pub traffic: Vec<(CounterKey, Traffic)>,
     /// Addresses of the host, with bits of `node_addresses::flags`.
     pub node_addresses: Vec<(A, u32)>,
 }
@@ -48,18 +55,26 @@ impl<A: MapAddr + KernelAddr> Rows<A> {
             frontends: maps.frontends()?,
             backends: maps.backends()?.into_iter().collect(),
             slots: maps.slots::<A>()?,
+            traffic: maps.traffic::<A>()?,
             conntrack: maps.conntrack()?.into_iter().collect(),
+            opened: maps.opened::<A>()?,
             affinity: maps.affinity()?,
             node_addresses: maps.node_addresses()?,
         })
     }
 
-    /// Whether the frontends are still those that were read. What they lead to is written
-    /// before them, and cleared after.
+    /// Whether what was read first is still so. What frontends lead to is written before them, and
+    /// cleared after; connections that go leave their counts in `traffic`.
     fn is_current(&self, maps: &PinnedMaps) -> Result<bool, KernelError> {
-        let as_map = |rows: &[(FrontendKey<A>, Frontend)]| rows.iter().copied().collect::<HashMap<_, _>>();
-        Ok(as_map(&self.frontends) == as_map(&maps.frontends()?))
+        let same_traffic = same(&self.traffic, &maps.traffic::<A>()?);
+        Ok(same_traffic && same(&self.frontends, &maps.frontends()?))
     }
+}
+
+/// True if both hold the same rows, in whatever order.
+fn same<K: Copy + Eq + Hash, V: Copy + PartialEq>(left: &[(K, V)], right: &[(K, V)]) -> bool {
+    let as_map = |rows: &[(K, V)]| rows.iter().copied().collect::<HashMap<_, _>>();
+    as_map(left) == as_map(right)
 }
 
 /// The rows of both families, as they were at one moment.
@@ -71,6 +86,10 @@ pub struct Tables {
     pub v6: Rows<Ip6>,
     /// What services are called.
     pub names: Names,
+    /// Packets and connections refused, by service and reason.
+    pub service_drops: Vec<(ServiceDropKey, u64)>,
+    /// When the agent forgets connections.
+    pub timeouts: Timeouts,
     /// When they were read: `CLOCK_MONOTONIC` in nanoseconds, as the rows tell time.
     pub now: u64,
     /// The agent wrote meanwhile, every time: rows may not fit together.
@@ -86,6 +105,18 @@ impl Tables {
     /// # Errors
     /// When no agent has ever run with these maps, or they cannot be read.
     pub fn read(bpffs: &Path, numeric: bool) -> Result<Self> {
+        let tables = Self::read_quietly(bpffs, numeric)?;
+        if tables.changed_while_reading {
+            output::note("the agent changed the maps while they were read: rows may not fit together");
+        }
+        Ok(tables)
+    }
+
+    /// Likewise, and says nothing.
+    ///
+    /// # Errors
+    /// When no agent has ever run with these maps, or they cannot be read.
+    pub fn read_quietly(bpffs: &Path, numeric: bool) -> Result<Self> {
         let maps = PinnedMaps::open(Pins::new(bpffs))?;
         let mut tables = Self::read_once(&maps, numeric)?;
         for _ in 1..ATTEMPTS {
@@ -93,9 +124,6 @@ impl Tables {
                 return Ok(tables);
             }
             tables = Self::read_once(&maps, numeric)?;
-        }
-        if tables.changed_while_reading {
-            output::note("the agent changed the maps while they were read: rows may not fit together");
         }
         Ok(tables)
     }
@@ -105,7 +133,8 @@ impl Tables {
         let names = Names::read(maps, numeric)?;
         let changed_while_reading = !(v4.is_current(maps)? && v6.is_current(maps)?);
         let now = monotonic_nanos().context("cannot read the clock")?;
-        Ok(Self { v4, v6, names, now, changed_while_reading })
+        let (service_drops, timeouts) = (maps.service_drops()?, maps.settings()?.timeouts.into());
+        Ok(Self { v4, v6, names, service_drops, timeouts, now, changed_while_reading })
     }
 }
 

@@ -84,6 +84,8 @@ fn rows() -> Rows<Ip4> {
         slots: vec![99, 8, 7, 7],
         conntrack: HashMap::new(),
         affinity: Vec::new(),
+        opened: Vec::new(),
+        traffic: Vec::new(),
         node_addresses: vec![(NODE, node_addresses::flags::NODE_PORTS), (POD, 0)],
     }
 }
@@ -193,7 +195,7 @@ fn connections_with_their_source_and_state() {
     let [first, second] = &views[..] else { panic!("one row each: {views:?}") };
     assert_eq!(first.client.to_string(), "203.0.113.9:4000");
     assert_eq!(first.frontend.to_string(), "192.168.0.2:30080");
-    assert_eq!(first.backend.to_string(), "10.0.0.5:8080");
+    assert_eq!(first.backend.unwrap().to_string(), "10.0.0.5:8080");
     assert_eq!(first.snat.map(|s| s.to_string()).as_deref(), Some("192.168.0.2:4001"));
     assert_eq!((first.state, first.idle_seconds), (Some(TcpState::Established), 3));
     assert_eq!(second.state, Some(TcpState::SynSent));
@@ -214,10 +216,10 @@ fn direct_returns_are_known_by_their_clients() {
     let states: Vec<_> = views.iter().map(|view| view.state).collect();
     assert_eq!(states, [TcpState::SynSent, TcpState::Established, TcpState::Closing].map(Some));
     assert!(views.iter().all(|view| view.direct_return && view.snat.is_none()));
-    assert_eq!(views[0].backend.to_string(), "10.0.1.6:8080");
+    assert_eq!(views[0].backend.unwrap().to_string(), "10.0.1.6:8080");
     assert!(connections(&views).contains("dsr"));
     let frontends = service::frontends(&rows, &names());
-    assert_eq!(frontends.iter().map(|view| view.counts.unwrap().connections).sum::<usize>(), 3);
+    assert_eq!(frontends.iter().map(|view| view.counts.unwrap().connections).sum::<u64>(), 3);
 }
 
 #[test]
@@ -266,7 +268,7 @@ default/web:http  NodePort   *:30080       TCP    Local    10.0.0.5:8080 *  1
                                                            10.0.1.6:8080"
     );
     let wide = services(&views, true);
-    assert!(wide.contains("10.0.0.5:8080 * (1)") && wide.contains("local,drop"), "{wide}");
+    assert!(wide.contains("10.0.0.5:8080 * (1/0)") && wide.contains("local,drop"), "{wide}");
     let conns = connections(&conn::connections(&rows, &names(), &at(8_000_000_000)));
     assert_eq!(
         conns,
@@ -291,6 +293,9 @@ fn the_command_line_is_sound() {
         "shunt affinity list --valid --address 10.0.0.0/8",
         "shunt device list --kind node --interface eth0",
         "shunt drop list --all --sort count --reverse",
+        "shunt drop list --by service --reason unknown-port",
+        "shunt stats --rate --interval 0.5 --sort cps",
+        "shunt top --batch 2 --tab drops --sort count",
         "shunt verify --manifests m --hostname-override n --config f --wait 0 -o json",
         "shunt plan --kubeconfig k --changes --service a/b -o yaml",
         "shunt completions zsh",
@@ -325,10 +330,10 @@ fn backends_with_their_users_and_state() {
     assert_eq!(
         text,
         "\
-ID  ADDRESS        PROTO  LOCAL  STATE     CONNECTIONS  SERVICES
-7   10.0.0.5:8080  TCP    yes    in-use    1            default/web:http
-8   10.0.1.6:8080  TCP    no     in-use    0            default/web:http
-9   10.0.1.7:53    TCP    no     draining  1            ?(2)"
+ID  ADDRESS        PROTO  LOCAL  STATE     CONNECTIONS  OPENED  SERVICES
+7   10.0.0.5:8080  TCP    yes    in-use    1            0       default/web:http
+8   10.0.1.6:8080  TCP    no     in-use    0            0       default/web:http
+9   10.0.1.7:53    TCP    no     draining  1            0       ?(2)"
     );
 }
 
@@ -402,7 +407,14 @@ fn every_command_is_explained_by_examples_that_it_understands() {
         let lines: Vec<_> = lines.collect();
         assert!(!lines.is_empty(), "{name}: {examples}");
         for line in lines {
-            let own = line.split(['|', '>']).next().unwrap_or_default().replace('"', "");
+            let own = line
+                .split("  ")
+                .next()
+                .unwrap_or_default()
+                .split(['|', '>'])
+                .next()
+                .unwrap_or_default()
+                .replace('"', "");
             let parsed = Cli::try_parse_from(own.split_whitespace());
             assert!(parsed.is_ok(), "{line}: {}", parsed.err().map(|e| e.to_string()).unwrap_or_default());
         }

@@ -112,6 +112,7 @@ fn model(
         load_balancer: load_balancer(documents).into(),
         snat_port_first: *snat_ports.start(),
         snat_port_last: *snat_ports.end(),
+        timeouts: timeouts(file).into(),
     }
 }
 

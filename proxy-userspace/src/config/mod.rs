@@ -128,6 +128,20 @@ struct Source {
     overrides: Overrides,
 }
 
+/// With defaults for what kube-proxy does not know.
+impl From<ConntrackTimeouts> for crate::model::Timeouts {
+    fn from(configured: ConntrackTimeouts) -> Self {
+        Self {
+            tcp_established: configured.tcp_established,
+            tcp_half_closed: configured.tcp_close_wait,
+            tcp_closed: configured.tcp_closed,
+            udp: configured.udp,
+            udp_stream: configured.udp_stream,
+            ..Self::default()
+        }
+    }
+}
+
 /// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logging {

@@ -23,7 +23,6 @@ mod survey;
 use std::{
     collections::{HashMap, HashSet},
     io,
-    time::Duration,
 };
 
 use proxy_common::{
@@ -35,44 +34,7 @@ pub(super) use self::survey::Flows;
 use self::survey::Path;
 pub use self::{connection::time_left, counters::Served, survey::Survey};
 use super::{MapAddr, MapError, Reconciler, family::FamilyTable};
-
-/// After how much silence a connection is forgotten. The defaults are those of kube-proxy
-/// where it sets them (`conntrack.tcpEstablishedTimeout`, `conntrack.tcpCloseWaitTimeout`),
-/// else those of netfilter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// TCP, both sides have acknowledged.
-    pub tcp_established: Duration,
-    /// TCP, not yet.
-    pub tcp_opening: Duration,
-    /// TCP, one side has closed.
-    pub tcp_half_closed: Duration,
-    /// TCP, both sides have closed.
-    pub tcp_closed: Duration,
-    /// TCP, one side has reset.
-    pub tcp_reset: Duration,
-    /// UDP, a question and perhaps its answer.
-    pub udp: Duration,
-    /// UDP, more than that.
-    pub udp_stream: Duration,
-    /// SCTP; its heartbeats come every 30 seconds.
-    pub sctp: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            tcp_established: Duration::from_secs(24 * 60 * 60),
-            tcp_opening: Duration::from_secs(120),
-            tcp_half_closed: Duration::from_secs(60 * 60),
-            tcp_closed: Duration::from_secs(120),
-            tcp_reset: Duration::from_secs(10),
-            udp: Duration::from_secs(30),
-            udp_stream: Duration::from_secs(120),
-            sctp: Duration::from_secs(210),
-        }
-    }
-}
+pub use crate::model::Timeouts;
 
 /// How many connections a sweep removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 mod copy;
 
-use std::os::fd::AsFd;
+use std::{io, os::fd::AsFd};
 
 use aya::{
     Pod,
@@ -31,6 +31,18 @@ pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;
 /// Rows of `socket_flows`.
 pub type SocketFlowRows<A> = Vec<(SocketFlowKey<A>, SocketFlow<A>)>;
 
+/// The kernel writes rows of its own size. An agent of another version may have put other maps in
+/// the place of those that were there when the reader was opened.
+fn check_shape<K, V>(name: &'static str, data: &MapData) -> Result<(), KernelError> {
+    let info = data.info().map_err(|source| KernelError::Map { name, source })?;
+    let (found, wanted) = ((info.key_size(), info.value_size()), (size_of::<K>(), size_of::<V>()));
+    if (found.0 as usize, found.1 as usize) == wanted {
+        return Ok(());
+    }
+    let what = format!("read the map {name}, which an agent of another version made");
+    Err(KernelError::System { what, source: io::Error::from(io::ErrorKind::InvalidData) })
+}
+
 /// A reader of all pinned maps.
 #[derive(Debug)]
 pub struct PinnedMaps {
@@ -56,6 +68,7 @@ impl PinnedMaps {
     fn rows<K: Pod, V: Pod>(&self, name: &'static str) -> Result<Vec<(K, V)>, KernelError> {
         let data =
             MapData::from_pin(self.pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+        check_shape::<K, V>(name, &data)?;
         let mut rows = Vec::new();
         bpf::lookup_all(data.fd().as_fd(), |k, v| rows.push((k, v)))
             .map_err(|source| KernelError::System { what: format!("read the map {name}"), source })?;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Family, LoadBalancer, Node};
+use super::{Family, LoadBalancer, Node, Timeouts};
 
 /// What the operator configured, as far as rows depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct Config {
     pub snat_port_first: u16,
     /// Last source port for masquerading.
     pub snat_port_last: u16,
+    /// When connections are forgotten.
+    pub timeouts: Timeouts,
 }
 
 impl Default for Config {
@@ -45,6 +47,7 @@ impl Default for Config {
             load_balancer: LoadBalancer::default(),
             snat_port_first: 1024,
             snat_port_last: 29_999,
+            timeouts: Timeouts::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ mod service;
 mod slice;
 mod state;
 mod taint;
+mod timeouts;
 
 pub use balancing::{Algorithm, Balancing, LoadBalancer, Mode, WeightKey, Weights};
 pub use change::{Change, Dirty};
@@ -33,3 +34,4 @@ pub use service::{Ingress, IpMode, NotServed, Service, ServicePort, ServiceType,
 pub use slice::{AddressType, Conditions, Endpoint, EndpointSlice, Hints, SlicePort};
 pub use state::State;
 pub use taint::{NoTaint, Taint};
+pub use timeouts::Timeouts;

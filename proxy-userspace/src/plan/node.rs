@@ -63,6 +63,7 @@ fn settings(config: &Config, node: Option<&Node>, host: &Host, has_service_cidrs
         } | if config.answer_echo { flags::ANSWER_ECHO } else { 0 },
         snat_port_first: config.snat_port_first,
         snat_port_count: config.snat_port_last.saturating_sub(config.snat_port_first).saturating_add(1),
+        timeouts: config.timeouts.into(),
         ..Settings::default()
     };
     if config.detect_local.by_device() {

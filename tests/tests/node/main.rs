@@ -25,6 +25,7 @@ mod opt_out;
 mod reload;
 mod services;
 mod stage;
+mod stats;
 mod trace;
 mod udp;
 mod verify;

@@ -14,11 +14,13 @@ use serde::Serialize;
 use super::{
     ListArgs, Listed, Stored,
     column::{Column, Shown, Value},
-    conn::open_connections,
     filter::{Facets, Where},
 };
 use crate::{
-    cli::rows::{Names, Rows, Tables, socket},
+    cli::{
+        rows::{Names, Rows, Tables, socket},
+        usage::{Counts, Usage},
+    },
     dataplane::MapAddr,
     model::Family,
 };
@@ -29,7 +31,8 @@ pub enum BackendCommand {
     /// Show the endpoints that traffic is sent to and the services that use them.
     ///
     /// A backend is in use while it takes new connections. One that is draining takes none; it has a row
-    /// for the flows that still go there. CONNECTIONS are those whose packets are rewritten.
+    /// for the flows that still go there. CONNECTIONS are open ones whose packets are rewritten; OPENED
+    /// are all that went there since the maps were made, those of sockets included.
     #[command(after_help = EXAMPLES)]
     List(ListArgs<BackendRowView>),
 }
@@ -89,8 +92,9 @@ pub struct BackendRowView {
     pub local: bool,
     /// Whether it takes new connections.
     pub state: BackendState,
-    /// Open connections whose packets are rewritten.
-    pub connections: usize,
+    /// What went there for all services together.
+    #[serde(flatten)]
+    pub counts: Counts,
 }
 
 impl Listed for BackendRowView {
@@ -102,7 +106,12 @@ impl Listed for BackendRowView {
         Column { name: "PROTO", shown: Shown::Always, value: |v| v.protocol.into() },
         Column { name: "LOCAL", shown: Shown::Always, value: |v| if v.local { "yes" } else { "no" }.into() },
         Column { name: "STATE", shown: Shown::Always, value: |v| v.state.name().into() },
-        Column { name: "CONNECTIONS", shown: Shown::Always, value: |v| v.connections.into() },
+        Column { name: "CONNECTIONS", shown: Shown::Always, value: |v| v.counts.connections.into() },
+        Column { name: "OPENED", shown: Shown::Always, value: |v| v.counts.opened.into() },
+        Column { name: "INPKTS", shown: Shown::Wide, value: |v| v.counts.in_packets.into() },
+        Column { name: "OUTPKTS", shown: Shown::Wide, value: |v| v.counts.out_packets.into() },
+        Column { name: "INBYTES", shown: Shown::Wide, value: |v| v.counts.in_bytes.into() },
+        Column { name: "OUTBYTES", shown: Shown::Wide, value: |v| v.counts.out_bytes.into() },
         Column { name: "SERVICES", shown: Shown::Narrow, value: some_services },
         Column { name: "SERVICES", shown: Shown::Wide, value: |v| Value::Lines(v.services.clone()) },
     ];
@@ -147,9 +156,9 @@ pub fn backends<A: MapAddr>(rows: &Rows<A>, names: &Names) -> Vec<BackendRowView
             users.entry(id).or_default().insert(frontend.service);
         }
     }
-    let mut connections: HashMap<u32, usize> = HashMap::new();
-    for ((_, id), count) in open_connections(rows) {
-        *connections.entry(id).or_default() += count;
+    let mut counted: HashMap<u32, Counts> = HashMap::new();
+    for (key, counts) in Usage::of(rows).iter() {
+        *counted.entry(key.backend).or_default() += *counts;
     }
     let mut flows: HashMap<u32, BTreeSet<u32>> = HashMap::new();
     for entry in rows.conntrack.values().filter(|entry| !users.contains_key(&entry.backend)) {
@@ -168,7 +177,7 @@ pub fn backends<A: MapAddr>(rows: &Rows<A>, names: &Names) -> Vec<BackendRowView
             services,
             local: row.flags & LOCAL != 0,
             state,
-            connections: connections.get(id).copied().unwrap_or(0),
+            counts: counted.get(id).copied().unwrap_or_default(),
         }
     };
     let mut views: Vec<_> = rows.backends.iter().map(view).collect();

@@ -18,6 +18,14 @@ pub struct Column<V> {
     pub value: fn(&V) -> Value,
 }
 
+impl<V> Clone for Column<V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for Column<V> {}
+
 /// Which tables have a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -44,6 +52,8 @@ impl Shown {
 pub enum Value {
     /// There is none.
     None,
+    /// Nothing is to be said.
+    Blank,
     /// Counted things.
     Number(u64),
     /// A span of time in seconds.
@@ -52,6 +62,10 @@ pub enum Value {
     Address(IpAddr),
     /// An address and a port.
     Socket(SocketAddr),
+    /// Counted things, rounded to K, M, G, T where they are many.
+    Rounded(u64),
+    /// Tenths of something.
+    Tenths(u64),
     /// Anything else.
     Text(String),
     /// Several, one below the other.
@@ -104,7 +118,10 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::None => f.write_str("-"),
+            Value::Blank => Ok(()),
             Value::Number(number) => number.fmt(f),
+            Value::Rounded(number) => f.write_str(&rounded(*number)),
+            Value::Tenths(tenths) => write!(f, "{}.{}", tenths / 10, tenths % 10),
             Value::Seconds(seconds) => f.write_str(&age(*seconds)),
             Value::Address(address) => address.fmt(f),
             Value::Socket(socket) => socket.fmt(f),
@@ -112,6 +129,19 @@ impl fmt::Display for Value {
             Value::Lines(lines) => f.write_str(&lines.join("\n")),
         }
     }
+}
+
+/// At most five digits, and the unit: powers of 1000, as ipvsadm has them.
+fn rounded(number: u64) -> String {
+    let units = ["", "K", "M", "G", "T", "P"];
+    let mut shown = number;
+    for unit in units {
+        if shown < 100_000 {
+            return format!("{shown}{unit}");
+        }
+        shown = shown / 1000 + u64::from(shown % 1000 >= 500);
+    }
+    format!("{shown}E")
 }
 
 /// The two largest units, as kubectl shows ages.
@@ -168,6 +198,13 @@ mod tests {
     fn ages() {
         let shown = [0, 59, 60, 3599, 3600, 86_399, 90_061].map(age);
         assert_eq!(shown, ["0s", "59s", "1m0s", "59m59s", "1h0m", "23h59m", "1d1h"]);
+    }
+
+    #[test]
+    fn numbers_are_rounded_where_they_are_many() {
+        let shown = [0, 99_999, 100_000, 1_234_567, 99_999_499, 99_999_500, u64::MAX].map(rounded);
+        assert_eq!(shown, ["0", "99999", "100K", "1235K", "99999K", "100M", "18447P"]);
+        assert_eq!(Value::Tenths(1234).to_string(), "123.4");
     }
 
     const COLUMNS: &[Column<(u64, &str)>] = &[

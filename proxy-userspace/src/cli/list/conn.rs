@@ -30,7 +30,7 @@ pub enum ConnCommand {
     /// Show the connections whose packets are rewritten.
     ///
     /// Connections that socket LB translated when they were opened need no tracking and are not listed.
-    /// SNAT is the source that the backend sees, where that is not the client. EXPIRES is the time after
+    /// Those of role leave belong to netfilter, from before the agent took over. SNAT is the source that the backend sees, where that is not the client. EXPIRES is the time after
     /// which the connection is forgotten if no packet comes.
     #[command(after_help = EXAMPLES)]
     List(ListArgs<ConnView>),
@@ -70,10 +70,10 @@ pub struct ConnView {
     pub client: SocketAddr,
     /// The address it was opened to.
     pub frontend: SocketAddr,
-    /// Who answers.
-    pub backend: SocketAddr,
+    /// Who answers; unknown of connections that netfilter translates.
+    pub backend: Option<SocketAddr>,
     /// The way its packets go: `dnat`, `host` for a process of this node that went past socket LB,
-    /// or `dsr`.
+    /// `dsr`, or `leave`: to netfilter, which translates it since before the agent did.
     pub role: &'static str,
     /// The source the backend sees, where that is not the client.
     pub snat: Option<SocketAddr>,
@@ -85,6 +85,14 @@ pub struct ConnView {
     pub idle_seconds: u64,
     /// Seconds until it is forgotten if no packet comes; 0 if that is due.
     pub expires_seconds: u64,
+    /// Packets from the client.
+    pub in_packets: u64,
+    /// Packets to the client, as far as they pass here.
+    pub out_packets: u64,
+    /// Bytes from the client.
+    pub in_bytes: u64,
+    /// Bytes to the client.
+    pub out_bytes: u64,
 }
 
 /// State of a TCP connection, as far as the flags of its packets tell.
@@ -159,16 +167,20 @@ impl Listed for ConnView {
         Column { name: "PROTO", shown: Shown::Always, value: |v| v.protocol.into() },
         Column { name: "CLIENT", shown: Shown::Always, value: |v| Value::Socket(v.client) },
         Column { name: "FRONTEND", shown: Shown::Always, value: |v| Value::Socket(v.frontend) },
-        Column { name: "BACKEND", shown: Shown::Always, value: |v| Value::Socket(v.backend) },
+        Column { name: "BACKEND", shown: Shown::Always, value: |v| Value::socket(v.backend) },
         Column { name: "SNAT", shown: Shown::Always, value: snat },
         Column { name: "STATE", shown: Shown::Always, value: |v| v.state.map_or("", TcpState::name).into() },
         Column { name: "IDLE", shown: Shown::Always, value: |v| Value::Seconds(v.idle_seconds) },
         Column { name: "EXPIRES", shown: Shown::Always, value: |v| Value::Seconds(v.expires_seconds) },
         Column { name: "ROLE", shown: Shown::Wide, value: |v| v.role.into() },
+        Column { name: "INPKTS", shown: Shown::Wide, value: |v| v.in_packets.into() },
+        Column { name: "OUTPKTS", shown: Shown::Wide, value: |v| v.out_packets.into() },
+        Column { name: "INBYTES", shown: Shown::Wide, value: |v| v.in_bytes.into() },
+        Column { name: "OUTBYTES", shown: Shown::Wide, value: |v| v.out_bytes.into() },
     ];
 
     fn is_wanted(&self, filter: &ConnFilter) -> bool {
-        let ends = [Some(self.client), Some(self.frontend), Some(self.backend), self.snat];
+        let ends = [Some(self.client), Some(self.frontend), self.backend, self.snat];
         let ends = || ends.iter().flatten();
         let facets = Facets {
             services: vec![&self.service],
@@ -186,7 +198,7 @@ impl Listed for ConnView {
 impl Stored for ConnView {
     fn read(bpffs: &Path, filter: &ConnFilter) -> Result<Vec<Self>> {
         let tables = Tables::read(bpffs, filter.at.numeric)?;
-        let clock = Clock { now: tables.now, timeouts: Timeouts::default() };
+        let clock = Clock { now: tables.now, timeouts: tables.timeouts };
         let mut views = connections(&tables.v4, &tables.names, &clock);
         views.extend(connections(&tables.v6, &tables.names, &clock));
         sort(&mut views);
@@ -213,8 +225,9 @@ pub struct Clock {
 
 /// All connections of a family.
 pub fn connections<A: MapAddr>(rows: &Rows<A>, names: &Names, clock: &Clock) -> Vec<ConnView> {
-    let primary = rows.conntrack.iter().filter(|(_, entry)| Role(entry.role).is_primary());
-    primary.map(|(key, entry)| connection(rows, names, clock, key, entry)).collect()
+    let is_listed = |role: Role| role.is_primary() || role == Role::LEAVE;
+    let listed = rows.conntrack.iter().filter(|(_, entry)| is_listed(Role(entry.role)));
+    listed.map(|(key, entry)| connection(rows, names, clock, key, entry)).collect()
 }
 
 /// The order in which they are shown.
@@ -223,7 +236,7 @@ pub fn sort(views: &mut [ConnView]) {
 }
 
 /// Open connections, by the frontend they came in by and the backend they go to.
-pub fn open_connections<A: MapAddr>(rows: &Rows<A>) -> HashMap<(FrontendKey<A>, u32), usize> {
+pub fn open_connections<A: MapAddr>(rows: &Rows<A>) -> HashMap<(FrontendKey<A>, u32), u64> {
     let known = rows.frontends.iter().map(|(key, _)| *key).collect();
     let mut counts = HashMap::new();
     for (key, entry) in rows.conntrack.iter().filter(|(_, entry)| Role(entry.role).is_primary()) {
@@ -235,7 +248,7 @@ pub fn open_connections<A: MapAddr>(rows: &Rows<A>) -> HashMap<(FrontendKey<A>, 
 }
 
 /// True unless the flags say that the connection has ended.
-fn is_open<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
+pub(in crate::cli) fn is_open<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
     !matches!(state(rows, key, entry), Some(TcpState::Closed | TcpState::Reset))
 }
 
@@ -247,20 +260,26 @@ fn connection<A: MapAddr>(
     entry: &CtEntry<A>,
 ) -> ConnView {
     let client = socket(key.src, key.sport);
-    let last_seen = reply(rows, key, entry).map_or(0, |r| r.last_seen).max(entry.last_seen);
+    let reply = reply(rows, key, entry);
+    let last_seen = reply.map_or(0, |r| r.last_seen).max(entry.last_seen);
+    let left = entry.role == Role::LEAVE.0;
     ConnView {
-        service: names.of(entry.service),
+        service: if left { String::new() } else { names.of(entry.service) },
         service_id: entry.service,
         protocol: proto::name(key.proto).unwrap_or("any"),
         client,
         frontend: socket(key.dst, key.dport),
-        backend: socket(entry.dst, entry.dport),
+        backend: (!left).then(|| socket(entry.dst, entry.dport)),
         role: role(entry),
-        snat: source_at_backend(rows, key, entry).filter(|source| *source != client),
+        snat: source_at_backend(rows, key, entry).filter(|source| !left && *source != client),
         direct_return: entry.role == Role::DSR.0,
         state: state(rows, key, entry),
         idle_seconds: clock.now.saturating_sub(last_seen) / 1_000_000_000,
         expires_seconds: time_left(&rows.conntrack, key, entry, clock.now, &clock.timeouts).as_secs(),
+        in_packets: entry.packets,
+        out_packets: reply.map_or(0, |reply| reply.packets),
+        in_bytes: entry.bytes,
+        out_bytes: reply.map_or(0, |reply| reply.bytes),
     }
 }
 
@@ -268,21 +287,31 @@ fn role<A: MapAddr>(entry: &CtEntry<A>) -> &'static str {
     match Role(entry.role) {
         Role::HOST => "host",
         Role::DSR => "dsr",
+        Role::LEAVE => "leave",
         _ => "dnat",
     }
 }
 
-fn state<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<TcpState> {
+pub(in crate::cli) fn state<A: MapAddr>(
+    rows: &Rows<A>,
+    key: &CtKey<A>,
+    entry: &CtEntry<A>,
+) -> Option<TcpState> {
     let of = |reply| match entry.role {
-        role if role == Role::DSR.0 => TcpState::of_client(entry.tcp_flags),
+        role if is_one_sided(role) => TcpState::of_client(entry.tcp_flags),
         _ => TcpState::of(entry.tcp_flags, reply),
     };
     (key.proto == proto::TCP).then(|| of(reply(rows, key, entry).map_or(0, |r| r.tcp_flags)))
 }
 
+/// Only the client's packets are seen.
+fn is_one_sided(role: u8) -> bool {
+    [Role::DSR, Role::LEAVE].contains(&Role(role))
+}
+
 /// The row of the reply's last step, if it comes by here.
 fn reply<'a, A: MapAddr>(rows: &'a Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<&'a CtEntry<A>> {
-    if entry.role == Role::DSR.0 {
+    if is_one_sided(entry.role) {
         return None;
     }
     let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };

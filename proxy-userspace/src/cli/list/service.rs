@@ -26,7 +26,10 @@ use super::{
     filter::{Facets, Where},
 };
 use crate::{
-    cli::rows::{Names, Rows, Tables, socket},
+    cli::{
+        rows::{Names, Rows, Tables, socket},
+        usage::{Counts, Usage},
+    },
     dataplane::MapAddr,
     model::{Algorithm, Family, Mode},
 };
@@ -36,8 +39,10 @@ use crate::{
 pub enum ServiceCommand {
     /// Show the addresses services answer on, their policies and their backends.
     ///
-    /// A backend marked * runs on this node. CONNECTIONS are those whose packets are rewritten;
-    /// connections that socket LB translated when they were opened need no tracking and are not counted.
+    /// A backend marked * runs on this node. CONNECTIONS are open ones whose packets are rewritten;
+    /// connections that socket LB translated when they were opened need no tracking and are not among
+    /// them. Behind each backend of the wide table stand its open connections, and all that were ever
+    /// opened, those of sockets included.
     #[command(after_help = EXAMPLES)]
     List(ListArgs<FrontendView>),
 }
@@ -80,6 +85,11 @@ pub enum FrontendKind {
 }
 
 impl FrontendKind {
+    /// Its name in lists.
+    pub fn name(self) -> &'static str {
+        self.kind().name()
+    }
+
     fn kind(self) -> Kind {
         match self {
             FrontendKind::ClusterIp => Kind::CLUSTER_IP,
@@ -151,14 +161,6 @@ pub struct BackendView {
     pub counts: Option<Counts>,
 }
 
-/// What went by a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Counts {
-    /// Open connections that packets are rewritten for.
-    pub connections: usize,
-}
-
 /// Backends in a cell of the short table; a service may have thousands.
 const BACKENDS_SHOWN: usize = 4;
 
@@ -179,6 +181,7 @@ impl Listed for FrontendView {
             shown: Shown::Always,
             value: |v| v.counts.map_or(Value::None, |c| c.connections.into()),
         },
+        Column { name: "OPENED", shown: Shown::Wide, value: |v| opened(v.counts) },
         Column { name: "AFFINITY", shown: Shown::Wide, value: affinity },
         Column { name: "POD", shown: Shown::Wide, value: |v| Value::words(v.rules.pod.iter().copied()) },
         Column { name: "NODE", shown: Shown::Wide, value: |v| Value::words(v.rules.node.iter().copied()) },
@@ -192,7 +195,7 @@ impl Listed for FrontendView {
 
     fn is_wanted(&self, filter: &ServiceFilter) -> bool {
         filter.at.admits(&self.facets())
-            && filter.kind.is_none_or(|kind| self.kind == kind.kind().name())
+            && filter.kind.is_none_or(|kind| self.kind == kind.name())
             && (!filter.local || self.backends.iter().any(|backend| backend.local))
             && (!filter.without_backends || (self.backends.is_empty() && self.port != 0))
     }
@@ -286,10 +289,14 @@ pub(in crate::cli) fn some_backends(view: &FrontendView) -> Value {
 
 pub(in crate::cli) fn every_backend(view: &FrontendView) -> Value {
     let line = |backend: &BackendView| match backend.counts {
-        Some(counts) => format!("{} ({})", backend.marked(), counts.connections),
+        Some(counts) => format!("{} ({}/{})", backend.marked(), counts.connections, counts.opened),
         None => backend.marked(),
     };
     lines_or_none(view, view.backends.iter().map(line).collect())
+}
+
+fn opened(counts: Option<Counts>) -> Value {
+    counts.map_or(Value::None, |counts| counts.opened.into())
 }
 
 fn lines_or_none(view: &FrontendView, lines: Vec<String>) -> Value {
@@ -331,20 +338,37 @@ pub fn sort(views: &mut [FrontendView]) {
     });
 }
 
-/// Open connections.
+/// What went by each frontend. Open connections are told apart by address; all else is counted for
+/// all addresses of one kind together.
 struct Connections<A> {
-    by_frontend: HashMap<FrontendKey<A>, usize>,
-    by_backend: HashMap<(FrontendKey<A>, u32), usize>,
+    by_frontend: HashMap<FrontendKey<A>, u64>,
+    by_backend: HashMap<(FrontendKey<A>, u32), u64>,
+    usage: Usage,
+    totals: HashMap<(u32, u32), Counts>,
 }
 
 impl<A: MapAddr> Connections<A> {
     fn of(rows: &Rows<A>) -> Self {
-        let by_backend = open_connections(rows);
+        let (by_backend, usage) = (open_connections(rows), Usage::of(rows));
         let mut by_frontend = HashMap::new();
         for ((frontend, _), count) in &by_backend {
             *by_frontend.entry(*frontend).or_default() += count;
         }
-        Self { by_frontend, by_backend }
+        let mut totals: HashMap<_, Counts> = HashMap::new();
+        for (key, counts) in usage.iter() {
+            *totals.entry((key.service, key.kind)).or_default() += *counts;
+        }
+        Self { by_frontend, by_backend, usage, totals }
+    }
+
+    fn of_frontend(&self, key: &FrontendKey<A>, row: &Frontend) -> Counts {
+        let totals = self.totals.get(&(row.service, u32::from(row.kind))).copied().unwrap_or_default();
+        Counts { connections: self.by_frontend.get(key).copied().unwrap_or(0), ..totals }
+    }
+
+    fn of_backend(&self, key: &FrontendKey<A>, row: &Frontend, id: u32) -> Counts {
+        let counts = self.usage.of_backend(row.service, row.kind, id);
+        Counts { connections: self.by_backend.get(&(*key, id)).copied().unwrap_or(0), ..counts }
     }
 }
 
@@ -371,7 +395,7 @@ fn frontend<A: MapAddr>(
         algorithm: if row.flags & flags::MAGLEV == 0 { Algorithm::Random } else { Algorithm::Maglev }.name(),
         rules: rules(row.rules),
         affinity_seconds: row.affinity_secs,
-        counts: Some(Counts { connections: connections.by_frontend.get(key).copied().unwrap_or(0) }),
+        counts: Some(connections.of_frontend(key, row)),
         backends: backends(rows, connections, key, row),
     }
 }
@@ -429,7 +453,7 @@ fn backends<A: MapAddr>(
     let view = |(backend, id): (Option<&Backend<A>>, u32)| BackendView {
         address: backend.map_or_else(|| format!("?({id})"), |b| socket(b.addr, b.port).to_string()),
         local: backend.is_some_and(|b| b.flags & LOCAL != 0),
-        counts: Some(Counts { connections: connections.by_backend.get(&(*key, id)).copied().unwrap_or(0) }),
+        counts: Some(connections.of_backend(key, row, id)),
     };
     found.into_iter().map(view).collect()
 }

@@ -127,9 +127,11 @@ fn pods_by_bridge() {
     let policy = Policy { pods_behind: Some("cni0"), ..Policy::default() };
     let rows: BTreeMap<_, _> = host().devices(&[], &policy, &BTreeSet::from([5])).into_iter().collect();
     assert_eq!(
-        [4, 5, 6].map(|i| rows[&i].flags),
+        [4, 5, 6].map(|i| rows[&i].flags & !flags::EDGE),
         [flags::CABLE | flags::POD, flags::CABLE | flags::XDP_XMIT, 0]
     );
+    let kinds = [1, 4, 5, 6].map(|i| EdgeKind::noted(&rows[&i]));
+    assert_eq!(kinds, [None, Some(EdgeKind::Pod), Some(EdgeKind::Pod), Some(EdgeKind::Node)]);
 }
 
 /// VLAN device `id` on `parent`.

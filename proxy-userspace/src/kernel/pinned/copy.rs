@@ -56,7 +56,32 @@ impl PinnedMaps {
         settings.get(&0, 0).map_err(error)
     }
 
-    fn capacity(&self, name: &'static str) -> Result<u32, KernelError> {
+    /// Rows that a map of this family has room for.
+    ///
+    /// # Errors
+    /// When there is no such map.
+    pub fn capacity_of<A: KernelAddr>(&self, map: &str) -> Result<u32, KernelError> {
+        let names = A::PINS.0;
+        let pins = [
+            names.frontends,
+            names.backends,
+            names.slots,
+            names.conntrack,
+            names.socket_flows,
+            names.affinity,
+            names.opened,
+            names.traffic,
+        ];
+        let name =
+            pins.into_iter().find(|name| name.strip_prefix(map).is_some_and(|rest| rest.starts_with("_v")));
+        self.capacity(name.unwrap_or("(none)"))
+    }
+
+    /// Rows that a map has room for.
+    ///
+    /// # Errors
+    /// When there is no such map.
+    pub fn capacity(&self, name: &'static str) -> Result<u32, KernelError> {
         let info = MapInfo::from_pin(self.pins.map(name));
         info.map(|info| info.max_entries()).map_err(|source| KernelError::Map { name, source })
     }
