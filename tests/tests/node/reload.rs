@@ -2,6 +2,7 @@
 //! arguments.
 
 use crate::{
+    http::{METRICS, get},
     metrics::wait_for,
     operator::list,
     world::{LINE, Open, answer, is_served, soon, two_nodes},
@@ -128,6 +129,10 @@ fn a_bad_file_is_refused_and_the_old_one_stays() -> Result<()> {
     change(node, json!({"hostnameOverride": "other", "nftables": {"masqueradeAll": true}}), SocketLb::Off)?;
     wait_for(node, "shunt_config_last_reload_failed 0")?;
     ensure!(!sees_client(&cluster, Pod(1, 1), CLUSTER_IP)?, "the good file is in force");
+    let shown = get(node, METRICS, "/configz")?;
+    let theirs: Value = serde_json::from_slice(&shown.body)?;
+    let theirs = &theirs["kubeproxy.config.k8s.io"];
+    ensure!(theirs["nftables"]["masqueradeAll"] == true && theirs["hostnameOverride"] == "node2", "{theirs}");
     goes_on(&open)
 }
 
