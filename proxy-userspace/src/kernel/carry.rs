@@ -7,6 +7,7 @@ use btf_rs::Btf;
 use super::{
     bpf::RawMap,
     error::KernelError,
+    fields,
     layout::{Layout, LayoutError, Translation},
     pins::Pins,
 };
@@ -31,10 +32,14 @@ impl Table {
     pub(super) fn open(pins: &Pins, name: &'static str) -> Result<Option<Self>, KernelError> {
         let map = RawMap::open_if_there(&pins.map(name)).map_err(|error| carry_error(name, error))?;
         let Some(map) = map else { return Ok(None) };
-        let described = Self::describe(&map).map_err(|error| carry_error(name, error))?;
+        let noted = std::fs::read_link(pins.fields(name)).ok();
+        let noted = noted.and_then(|text| fields::parse(text.to_str()?, map.key_size(), map.value_size()));
+        let described = noted.map_or_else(|| Self::describe(&map), Ok);
+        let described = described.map_err(|error| carry_error(name, error))?;
         Ok(Some(Self { key: described.0, value: described.1, map }))
     }
 
+    /// Asks the kernel, for want of a note.
     fn describe(map: &RawMap) -> Result<(Layout, Layout), Box<dyn std::error::Error + Send + Sync>> {
         let (id, key, value) = map.btf();
         if id == 0 {

@@ -17,6 +17,7 @@ use super::{
     KernelError, KernelMaps,
     attach::{self, Direction, Target, TcMode},
     bpf::{self, Run},
+    fields,
     generations::Generations,
     handover::{self, HandedOver, Handover},
     host::{Edge, EdgeKind, LOOPBACK, XdpPlan},
@@ -141,6 +142,7 @@ impl Datapath {
 
     fn load_new(generations: &Generations, options: Options) -> Result<Self, KernelError> {
         let pins = generations.begin()?;
+        fields::note(&pins).inspect_err(|_| discard(&pins))?;
         Self::load(pins.clone(), options).inspect_err(|_| discard(&pins))
     }
 

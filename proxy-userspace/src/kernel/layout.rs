@@ -1,5 +1,5 @@
-//! The fields of map rows, by the names that BTF keeps beside each map, and the way from one
-//! layout to another.
+//! The fields of map rows, by the names that BTF has for them, and the way from one layout to
+//! another.
 //!
 //! An agent knows its own layout only. What an older or a newer one has left names its fields
 //! itself: those that both have are carried over, others are dropped or zero.
@@ -59,6 +59,29 @@ impl Layout {
             return Err(LayoutError::Outside(field.name.clone()));
         }
         Ok(Self { fields, size })
+    }
+
+    /// The fields as text: `name@offset+size`, of a run of bytes with a `b` behind.
+    pub(super) fn text(&self) -> String {
+        let field = |field: &Field| {
+            let kind = if field.is_number { "" } else { "b" };
+            format!("{}@{}+{}{kind}", field.name, field.offset, field.size)
+        };
+        self.fields.iter().map(field).collect::<Vec<_>>().join(",")
+    }
+
+    /// The fields of a row of `size` bytes; nothing if the text is not one of [`Layout::text`].
+    pub(super) fn parse(text: &str, size: usize) -> Option<Self> {
+        let field = |text: &str| {
+            let (name, place) = text.rsplit_once('@')?;
+            let (offset, len) = place.split_once('+')?;
+            let bytes = len.strip_suffix('b');
+            let (offset, len) = (offset.parse().ok()?, bytes.unwrap_or(len).parse().ok()?);
+            let inside = usize::checked_add(offset, len)? <= size;
+            let (name, is_number) = (name.to_owned(), bytes.is_none());
+            inside.then_some(Field { name, offset, size: len, is_number })
+        };
+        Some(Self { fields: text.split(',').map(field).collect::<Option<_>>()?, size })
     }
 
     /// Bytes of the row.
@@ -255,6 +278,16 @@ mod tests {
         let mut here = row(12, 100);
         counters.add_growth(&mut here, &row(10, 90), &row(13, 95));
         assert_eq!(here, row(15, 105));
+    }
+
+    #[test]
+    fn text_that_makes_no_sense_is_no_layout() {
+        let layout = layout(8, &[("", 0, 4, true), ("b.octets", 4, 4, false)]);
+        assert_eq!(layout.text(), "@0+4,b.octets@4+4b");
+        assert_eq!(Layout::parse(&layout.text(), 8), Some(layout));
+        for text in ["", "a", "a@0", "a@0+x", "a@4+8", "a@18446744073709551615+8"] {
+            assert_eq!(Layout::parse(text, 8), None, "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod error;
 mod ethtool;
 mod events;
 mod family;
+mod fields;
 mod generations;
 mod handover;
 mod hash;

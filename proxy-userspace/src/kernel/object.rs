@@ -199,7 +199,7 @@ pub(super) fn fits(pins: &Pins, capacities: &Capacities) -> Result<bool, KernelE
     if pins.generation().layout() != Some(LAYOUT_VERSION) || pins.generation().number() == 0 {
         return Ok(false);
     }
-    let object = aya_obj::Object::parse(OBJECT).map_err(aya::EbpfError::ParseError)?;
+    let object = parse()?;
     for &(name, pin, capacity) in MAPS {
         let path = pins.map(pin);
         let Some(wanted) = object.maps.get(name).filter(|_| path.exists()) else { continue };
@@ -212,6 +212,19 @@ pub(super) fn fits(pins: &Pins, capacities: &Capacities) -> Result<bool, KernelE
         }
     }
     Ok(true)
+}
+
+/// What the object declares.
+///
+/// # Errors
+/// When it is none.
+pub(super) fn parse() -> Result<aya_obj::Object, KernelError> {
+    Ok(aya_obj::Object::parse(OBJECT).map_err(aya::EbpfError::ParseError)?)
+}
+
+/// The names of all maps in the object, with those of their pins.
+pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MAPS.iter().map(|(name, pin, ..)| (*name, *pin))
 }
 
 /// The names of all pins of maps.

@@ -8,6 +8,7 @@
 //! <root>/current -> g3-v2
 //! <root>/g3-v2/maps/frontends_v4 …
 //! <root>/g3-v2/links/tcx-ingress-2 …
+//! <root>/g3-v2/fields/frontends_v4 -> addr.octets@0+4b,port@4+2,…
 //! ```
 
 use std::{
@@ -27,6 +28,7 @@ pub(super) const CURRENT: &str = "current";
 /// Directory of pinned links.
 pub(super) const LINKS: &str = "links";
 const MAPS: &str = "maps";
+const FIELDS: &str = "fields";
 
 /// The pins of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +118,7 @@ impl Pins {
     /// # Errors
     /// When one cannot be made.
     pub(super) fn create(&self) -> Result<(), KernelError> {
-        for path in [self.maps_dir(), self.links_dir()] {
+        for path in [self.maps_dir(), self.links_dir(), self.fields_dir()] {
             fs::create_dir_all(&path).map_err(failed("cannot create", &path))?;
         }
         Ok(())
@@ -125,6 +127,11 @@ impl Pins {
     /// Pin of the map called `name`.
     pub fn map(&self, name: &str) -> PathBuf {
         self.maps_dir().join(name)
+    }
+
+    /// Where the fields of the map called `name` are noted.
+    pub(super) fn fields(&self, name: &str) -> PathBuf {
+        self.fields_dir().join(name)
     }
 
     /// Pin of the link called `name`.
@@ -177,6 +184,10 @@ impl Pins {
 
     fn maps_dir(&self) -> PathBuf {
         self.root.join(self.generation.directory()).join(MAPS)
+    }
+
+    fn fields_dir(&self) -> PathBuf {
+        self.root.join(self.generation.directory()).join(FIELDS)
     }
 
     fn links_dir(&self) -> PathBuf {
