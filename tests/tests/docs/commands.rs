@@ -40,7 +40,9 @@ fn the_program_knows_every_command_in_a_sentence() -> Result<()> {
         {
             let words = shell_words::split(span)?;
             // FILE stands for a name, and need not be one that is taken.
-            let stands_for = |word: &String| word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase());
+            let value = |word: &String| word.rsplit('=').next().unwrap_or_default().to_owned();
+            let is_name = |word: &str| word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase());
+            let stands_for = |word: &String| is_name(&value(word));
             let is_value = words.iter().any(stands_for);
             if let Err(error) = Cli::try_parse_from(&words)
                 && !ENOUGH.contains(&error.kind())
