@@ -255,6 +255,11 @@ impl Engine {
         self.reconciler.full_sync(maps)
     }
 
+    /// Knows what ids stand for.
+    pub(super) fn reconciler(&self) -> &Reconciler {
+        &self.reconciler
+    }
+
     /// Says which of the ways that flows go are no longer allowed.
     pub(super) fn judge(&self, survey: &Survey) -> Verdict {
         self.reconciler.judge(survey)

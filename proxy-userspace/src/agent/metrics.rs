@@ -5,6 +5,8 @@ mod kube_proxy;
 mod levels;
 mod no_local;
 mod reference;
+mod series;
+mod traffic;
 pub(super) mod waiting;
 
 use std::{
@@ -23,10 +25,12 @@ use prometheus_client::{
 
 pub(super) use self::no_local::NoLocal;
 pub use self::reference::reference;
-use self::{config::ConfigMetrics, kube_proxy::KubeProxy, levels::Levels, waiting::Changes};
+use self::{
+    config::ConfigMetrics, kube_proxy::KubeProxy, levels::Levels, traffic::TrafficMetrics, waiting::Changes,
+};
 use super::engine::Engine;
 use crate::{
-    dataplane::{Pressure, Repairs, Swept},
+    dataplane::{Pressure, Repairs, Survey, Swept},
     kernel::XdpStatus,
     meter::Meter,
 };
@@ -79,6 +83,8 @@ pub struct AgentMetrics {
     expired: Counter,
     pressure: Mutex<Arc<Pressure>>,
     xdp: Mutex<Arc<[XdpStatus]>>,
+    attached: Mutex<Vec<(String, &'static str)>>,
+    traffic: TrafficMetrics,
     config: ConfigMetrics,
 }
 
@@ -95,6 +101,8 @@ impl Default for AgentMetrics {
             expired: Counter::default(),
             pressure: Mutex::default(),
             xdp: Mutex::default(),
+            attached: Mutex::default(),
+            traffic: TrafficMetrics::default(),
             config: ConfigMetrics::default(),
         }
     }
@@ -112,6 +120,7 @@ impl AgentMetrics {
         TO_MAP.register(registry, self.to_map.clone());
         EXPIRED.register(registry, self.expired.clone());
         registry.register_collector(Box::new(Levels(self.clone())));
+        registry.register_collector(Box::new(self.traffic.clone()));
         self.config.register(registry);
     }
 
@@ -175,8 +184,20 @@ impl AgentMetrics {
         *self.pressure.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
     }
 
-    pub(super) fn set_xdp(&self, statuses: &[XdpStatus]) {
-        *self.xdp.lock().unwrap_or_else(PoisonError::into_inner) = statuses.into();
+    /// All connections were looked at.
+    pub(super) fn surveyed(&self, survey: &Survey, engine: &Engine) {
+        self.traffic.take(survey, engine.reconciler());
+    }
+
+    /// The edges were followed: what became of XDP, and where tc programs are attached, and how.
+    pub(super) fn set_edges(&self, xdp: &[XdpStatus], attached: Vec<(String, &'static str)>) {
+        *self.xdp.lock().unwrap_or_else(PoisonError::into_inner) = xdp.into();
+        *self.attached.lock().unwrap_or_else(PoisonError::into_inner) = attached;
+    }
+
+    /// Interfaces with tc programs, and how they are attached.
+    pub(super) fn attached(&self) -> Vec<(String, &'static str)> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Which configuration is in force.

@@ -273,7 +273,7 @@ impl Agent {
     fn follow_edges(&mut self) {
         let host = self.hosts.borrow().clone();
         self.edges.follow(&mut self.datapath, &mut self.maps, &host, self.engine.node_addresses());
-        self.metrics.set_xdp(self.edges.xdp());
+        self.metrics.set_edges(self.edges.xdp(), self.datapath.attachments());
         self.readiness.attached(self.edges.are_attached(), self.engine.node());
     }
 
@@ -348,6 +348,7 @@ impl Agent {
             Ok(survey) => survey,
             Err(error) => return warn!(%error, "cannot sweep connections; trying again"),
         };
+        self.metrics.surveyed(&survey, &self.engine);
         let verdict = self.engine.judge(&survey);
         let pressure = self.engine.pressure(&mut self.maps, &survey);
         self.sweeper.remove(survey, verdict);

@@ -85,7 +85,7 @@ pub(super) fn service(name: &ServicePortName, protocol: Protocol) -> ServiceRow 
 }
 
 /// The service port a row names, if it is a row this agent could have written.
-pub(super) fn service_name(row: &ServiceRow) -> Option<(ServicePortName, Protocol)> {
+pub fn service_name(row: &ServiceRow) -> Option<(ServicePortName, Protocol)> {
     let protocol =
         [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|p| p.number() == row.proto)?;
     let (namespace, rest) = row.name().split_once('/')?;

@@ -11,6 +11,7 @@ mod family;
 mod ids;
 mod left;
 mod memory;
+mod names;
 mod node;
 mod pressure;
 mod ranges;
@@ -25,7 +26,7 @@ mod sweep;
 #[cfg(test)]
 mod testing;
 
-pub use encode::MapAddr;
+pub use encode::{MapAddr, service_name};
 pub use left::{Left, NatFlow, leave, left_rows};
 pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps, Room};
 pub use pressure::{MapFill, Pressure, SnatPorts};

@@ -77,6 +77,16 @@ impl ServiceTable {
         self.objects.get(service).map_or(&[], Vec::as_slice)
     }
 
+    /// The service port that has this id.
+    pub(super) fn name(&self, id: u32) -> Option<(&ServicePortName, Protocol)> {
+        self.records.get(&id).map(|record| (&record.name, record.protocol))
+    }
+
+    /// Whether a service port has an id.
+    pub(super) fn has(&self, name: &ServicePortName, protocol: Protocol) -> bool {
+        self.ids_of(&name.service).iter().any(|id| self.name(*id) == Some((name, protocol)))
+    }
+
     /// Every service that has an id.
     pub(super) fn objects(&self) -> impl Iterator<Item = &ObjectName> {
         self.objects.keys()

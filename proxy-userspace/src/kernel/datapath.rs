@@ -384,6 +384,12 @@ impl Datapath {
 
     /// Programs are attached by TCX. While another generation is attached, in the way of that one:
     /// programs at TCX come before all filters.
+    /// The devices that the tc programs are attached to, and how: `tcx` or `clsact`.
+    pub fn attachments(&self) -> Vec<(String, &'static str)> {
+        let mode = if self.is_tcx() { "tcx" } else { "clsact" };
+        self.attached.values().map(|target| (target.name.clone(), mode)).collect()
+    }
+
     fn is_tcx(&self) -> bool {
         let outgoing = self.handover.as_ref().map_or(&[][..], Handover::outgoing);
         attach::mode_of(outgoing).unwrap_or(self.options.tc_mode).is_tcx()

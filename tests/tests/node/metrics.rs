@@ -2,7 +2,7 @@
 
 use crate::{
     http::{METRICS, ask, get},
-    world::{answer, is_served, soon, two_nodes},
+    world::{Open, answer, is_served, soon, soon_within, two_nodes},
     xdp,
 };
 use anyhow::{Context, Result, ensure};
@@ -12,11 +12,14 @@ use proxy_userspace::{
     meter::{Kind, Meter},
 };
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use tests::{
     agent::{Agent, SocketLb},
     manifests,
-    probe::Proto,
+    probe::{Bulk, Proto},
     topology::cluster::{
         Cluster, Node,
         Origin::{Client, Pod},
@@ -206,6 +209,44 @@ fn changes_and_rounds_are_counted() -> Result<()> {
     assert_eq!(sum(node, "shunt_event_to_map_duration_seconds", &[])?, 1.0);
     let queued = sum(node, "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", &[])?;
     assert!(sum(node, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", &[])? >= queued);
+    Ok(())
+}
+
+#[test]
+fn what_services_and_backends_serve_is_counted() -> Result<()> {
+    let cluster = two_nodes(SocketLb::Off)?;
+    let node = &cluster.nodes[0];
+    let open = Open::new(&cluster, Client, "192.168.50.11:30190")?;
+    open.send(Bulk { up: 100_000, down: 200_000 })?;
+    for _ in 0..3 {
+        answer(&cluster, Pod(0, 1), Proto::Tcp, "10.96.0.20:90")?;
+    }
+    assert!(!is_served(&cluster, Pod(0, 1), "10.96.0.40:80")?);
+    let line = [("namespace", "demo"), ("service", "one"), ("port", "line"), ("protocol", "TCP")];
+    let with = |name: &str, more: &[(&str, &str)]| sum(node, name, &[&line, more].concat());
+    let by_kind = |name: &str, kind, more: &[(&str, &str)]| with(name, &[&[("kind", kind)], more].concat());
+    soon_within(Duration::from_secs(30), || {
+        let nodeport = by_kind("shunt_service_connections_total", "NodePort", &[])?;
+        let cluster_ip = by_kind("shunt_service_connections_total", "ClusterIP", &[])?;
+        ensure!((nodeport, cluster_ip) == (1.0, 3.0), "{nodeport} and {cluster_ip} connections");
+        let open = by_kind("shunt_service_connections_open", "NodePort", &[])?;
+        ensure!(open == 1.0, "{open} open");
+        let bytes = |direction| by_kind("shunt_service_bytes_total", "NodePort", &[("direction", direction)]);
+        let (sent, received) = (bytes("in")?, bytes("out")?);
+        // Headers and handshakes come on top, and are less than a fifth.
+        ensure!((100_000.0..120_000.0).contains(&sent), "{sent} bytes in");
+        ensure!((200_000.0..240_000.0).contains(&received), "{received} bytes out");
+        let backend = [("backend", "10.244.1.10:9090")];
+        let connections = with("shunt_backend_connections_total", &backend)?;
+        ensure!(connections == 4.0, "{connections} connections to the backend");
+        let packets = with("shunt_backend_packets_total", &[backend[0], ("direction", "in")])?;
+        ensure!(packets > 10.0, "{packets} packets to the backend");
+        Ok(())
+    })?;
+    let refused = [("namespace", "demo"), ("service", "nobody")];
+    assert!(sum(node, "shunt_service_drops_total", &refused)? > 0.0, "{}", scrape(node, "/metrics")?.0);
+    let attached = [("interface", "eth0"), ("direction", "ingress")];
+    assert_eq!(sum(node, "shunt_program_attached", &attached)?, 1.0);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use super::AgentMetrics;
 use crate::{
     dataplane::{MapFill, SnatPorts},
-    kernel::XdpStatus,
+    kernel::{XdpMode, XdpStatus},
     meter::Meter,
 };
 
@@ -41,8 +41,14 @@ const XDP: Meter = Meter::gauge(
     "1 for the mode in force on a node edge, and the reason where it is not native",
 );
 
+const ATTACHED: Meter = Meter::gauge(
+    "shunt_program_attached",
+    &["interface", "direction", "mode"],
+    "1 for each program at a device: ingress and egress by tcx or clsact, xdp by native or generic",
+);
+
 /// The metrics of this module.
-pub(super) const LEVELS: [Meter; 7] = [ROWS, CAPACITY, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP];
+pub(super) const LEVELS: [Meter; 8] = [ROWS, CAPACITY, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP, ATTACHED];
 
 /// Shows the levels of the agent.
 #[derive(Debug)]
@@ -62,7 +68,16 @@ impl Collector for Levels {
         FULLEST.gauges(&mut encoder, ports(|p| p.fullest))?;
         PORT_CAPACITY.gauges(&mut encoder, ports(|p| p.capacity))?;
         REDUCED.gauges(&mut encoder, [(REDUCED.with::<&str, 0>([]), pressure.reduced_tables)])?;
-        XDP.gauges(&mut encoder, self.0.xdp().iter().map(|status| (xdp_labels(status), 1)))
+        let xdp = self.0.xdp();
+        XDP.gauges(&mut encoder, xdp.iter().map(|status| (xdp_labels(status), 1)))?;
+        let attached = self.0.attached();
+        let at = |interface, direction, mode| (ATTACHED.with([interface, direction, mode]), 1);
+        let tc = attached.iter().flat_map(|(interface, mode)| {
+            ["ingress", "egress"].map(|direction| at(interface.as_str(), direction, *mode))
+        });
+        let drivers = xdp.iter().filter(|status| status.mode != XdpMode::None);
+        let drivers = drivers.map(|status| at(&*status.interface, "xdp", status.mode.name()));
+        ATTACHED.gauges(&mut encoder, tc.chain(drivers))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every metric there is, for the reference in `docs/metrics.md` and for whoever compares it
 //! with what a running agent shows.
 
-use super::{AGENT, config::CONFIG, kube_proxy::KUBE_PROXY, levels::LEVELS};
+use super::{AGENT, config::CONFIG, kube_proxy::KUBE_PROXY, levels::LEVELS, traffic::TRAFFIC};
 use crate::{
     health::HEALTH,
     kernel::DROPS,
@@ -15,6 +15,7 @@ pub fn reference() -> Vec<(&'static str, Vec<Meter>)> {
     let of = |tables: &[&[Meter]]| tables.concat();
     vec![
         ("kube-proxy's", of(&[&KUBE_PROXY, &HEALTH])),
+        ("Services and backends", of(&[&TRAFFIC])),
         ("Refusals", of(&[&DROPS])),
         ("Levels", of(&[&LEVELS])),
         ("The agent's work", of(&[&AGENT, &CONFIG])),
