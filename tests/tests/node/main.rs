@@ -20,6 +20,7 @@ mod icmp;
 mod inspect;
 mod life;
 mod metrics;
+mod monitoring;
 mod operator;
 mod opt_out;
 mod reload;
