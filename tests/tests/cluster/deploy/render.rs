@@ -32,7 +32,7 @@ pub(super) fn value_sets() -> [(&'static str, Value); 9] {
             "a configuration",
             json!({"config": {
                 "kubeProxy": {"clusterCIDR": "10.244.0.0/16", "nodePortAddresses": ["primary"]},
-                "shunt": {"socketLB": "host", "xdp": "auto", "loadBalancer": {"mode": "hybrid"}},
+                "shunt": {"socketLB": "host", "xdp": "auto", "loadBalancer": {"mode": "hybrid"}, "nodeTaint": "shunt.dev/agent-not-ready:NoSchedule"},
             }}),
         ),
         (
