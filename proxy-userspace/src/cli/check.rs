@@ -106,7 +106,9 @@ async fn report(args: &CheckArgs) -> Result<(bool, String)> {
     let facts = Facts {
         system,
         hooks: hooks.unwrap_or_default(),
-        kube_proxy: KubeProxy::find().traces(),
+        kube_proxy: KubeProxy::find(),
+        stack: kernel::stack(),
+        agent_runs: kernel::is_running(&config.bpffs).unwrap_or(false),
         listeners: kernel::listeners(&ports),
         shared_ports: HostPorts::read()?.shared_with(&snat),
         devices,

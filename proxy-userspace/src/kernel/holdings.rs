@@ -15,7 +15,7 @@ use aya::{
 };
 
 /// The kernel frees what nobody uses any more after all processors have let go of it.
-const RELEASED: Duration = Duration::from_secs(5);
+const RELEASED: Duration = Duration::from_secs(30);
 
 /// Maps and programs, by id with their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

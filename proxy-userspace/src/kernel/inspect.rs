@@ -5,6 +5,7 @@
 mod kube_proxy;
 mod ports;
 mod programs;
+mod stack;
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ pub use self::{
     kube_proxy::KubeProxy,
     ports::{Listener, listeners},
     programs::{DevicePrograms, SocketHook, device_programs, socket_hooks},
+    stack::{Stack, stack},
 };
 
 /// What the kernel offers.

@@ -57,7 +57,8 @@ pub use host::{
 };
 pub use host_ports::HostPorts;
 pub use inspect::{
-    DevicePrograms, KubeProxy, Listener, SocketHook, System, device_programs, listeners, socket_hooks, system,
+    DevicePrograms, KubeProxy, Listener, SocketHook, Stack, System, device_programs, listeners, socket_hooks,
+    stack, system,
 };
 pub use maps::KernelMaps;
 pub use namespaces::netns_cookie;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     config::{Config, Note},
-    kernel::{DevicePrograms, Listener, SocketHook, System, XdpMode, XdpPolicy},
+    kernel::{DevicePrograms, KubeProxy, Listener, SocketHook, Stack, System, XdpMode, XdpPolicy},
     model::SocketLb,
 };
 
@@ -17,6 +17,17 @@ const OLDEST: (u32, u32) = (6, 1);
 const REPLACEMENTS: [(&str, &str); 4] =
     [("cil_sock", "Cilium"), ("calico_", "Calico"), ("cali_", "Calico"), ("kpng_", "kpng")];
 
+/// Names by which programs at devices begin, whose they are, and what to make of that.
+const DEVICE_PROGRAMS: [(&str, &str, State, &str); 2] = [
+    ("cil_", "Cilium", State::Ok, "fine as a CNI, with kubeProxyReplacement off"),
+    (
+        "cali_",
+        "Calico",
+        State::Warning,
+        "its eBPF dataplane translates services: switch to another (bpfEnabled: false)",
+    ),
+];
+
 /// All that was looked at.
 #[derive(Debug)]
 pub struct Facts {
@@ -25,7 +36,11 @@ pub struct Facts {
     /// The hooks of the cgroup.
     pub hooks: Vec<SocketHook>,
     /// Traces of kube-proxy.
-    pub kube_proxy: Vec<String>,
+    pub kube_proxy: KubeProxy,
+    /// The host's own stack.
+    pub stack: Stack,
+    /// An agent runs.
+    pub agent_runs: bool,
     /// Who listens on the ports of the agent.
     pub listeners: Vec<Listener>,
     /// Source ports of masquerading that sockets of the host may be given too.
@@ -79,8 +94,12 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
         cgroup(facts),
         tc(facts),
         xdp(facts),
-        kube_proxy(&facts.kube_proxy),
+        kube_proxy(facts),
         socket_hooks(facts),
+        device_hooks(facts),
+        capabilities(facts),
+        forwarding(facts),
+        nf_conntrack(facts),
     ];
     found.push(snat_ports(facts));
     found.extend(port(facts, "health port", facts.config.health));
@@ -168,12 +187,80 @@ fn xdp(facts: &Facts) -> Finding {
     finding("XDP", if short { State::Warning } else { State::Ok }, detail)
 }
 
-fn kube_proxy(traces: &[String]) -> Finding {
+/// Beside an agent it may run, and its rules may be there: packets meet the programs first. On
+/// the way from one to the other that is how it has to be, and no state to stay in.
+fn kube_proxy(facts: &Facts) -> Finding {
+    let traces = facts.kube_proxy.traces();
     if traces.is_empty() {
         return finding("kube-proxy", State::Ok, "no trace of it");
     }
-    let detail = format!("{}; it translates too: remove it, then `kube-proxy --cleanup`", traces.join(", "));
-    finding("kube-proxy", State::Error, detail)
+    let runs = !facts.kube_proxy.processes.is_empty();
+    let state = if runs && !facts.agent_runs { State::Error } else { State::Warning };
+    let what = if runs { "it translates too" } else { "its rules do nothing but cost time" };
+    let detail = format!("{}; {what}: `shunt migrate` says how to go on", traces.join(", "));
+    finding("kube-proxy", state, detail)
+}
+
+/// The programs of a replacement at devices are those of its CNI part as well.
+fn device_hooks(facts: &Facts) -> Finding {
+    let others = || facts.devices.iter().flat_map(|d| d.others.iter().map(move |other| (d, other)));
+    let of = |(device, other): (&DevicePrograms, &String)| {
+        let known = DEVICE_PROGRAMS.iter().find(|(prefix, ..)| other.starts_with(prefix))?;
+        Some((device.interface.clone(), other.clone(), known))
+    };
+    match others().find_map(of) {
+        Some((device, program, (_, whose, state, how))) => {
+            let detail = format!("{whose} has {program} on {device}: {how}");
+            finding("device programs", *state, detail)
+        }
+        None => finding("device programs", State::Ok, format!("{} of others beside ours", others().count())),
+    }
+}
+
+fn capabilities(facts: &Facts) -> Finding {
+    match &facts.stack.lacks[..] {
+        [] => finding("capabilities", State::Ok, "this process has those that the agent needs"),
+        lacks => {
+            let detail = format!("this process lacks {}: run it as the agent is to run", lacks.join(", "));
+            finding("capabilities", State::Error, detail)
+        }
+    }
+}
+
+/// Packets to backends elsewhere and to pods pass the host's own routing.
+fn forwarding(facts: &Facts) -> Finding {
+    let Stack { forwards_v4, forwards_v6, route_localnet, .. } = facts.stack;
+    if forwards_v4 == Some(false) {
+        let detail =
+            "the host forwards no IPv4 packets, so pods are not reached: sysctl -w net.ipv4.ip_forward=1";
+        return finding("forwarding", State::Error, detail);
+    }
+    if forwards_v6 == Some(false) {
+        let detail =
+            "the host forwards no IPv6 packets; with IPv6 pods: sysctl -w net.ipv6.conf.all.forwarding=1";
+        return finding("forwarding", State::Warning, detail);
+    }
+    if route_localnet == Some(true) {
+        let detail = "net.ipv4.conf.all.route_localnet is set, as kube-proxy left it: neighbours may reach what \
+                      listens on loopback; shunt does not need it: set it to 0";
+        return finding("forwarding", State::Warning, detail);
+    }
+    let v6 = if forwards_v6.is_some() { "IPv4 and IPv6" } else { "IPv4; IPv6 is off" };
+    finding("forwarding", State::Ok, v6)
+}
+
+/// Packets that shunt has translated are still tracked by the host's firewall, if it has one.
+fn nf_conntrack(facts: &Facts) -> Finding {
+    match facts.stack.nf_conntrack {
+        Some((used, most)) if used.saturating_mul(10) >= most.saturating_mul(8) => {
+            let detail = format!(
+                "{used} of {most} entries: new connections are dropped when it is full: raise net.netfilter.nf_conntrack_max"
+            );
+            finding("nf_conntrack", State::Warning, detail)
+        }
+        Some((used, most)) => finding("nf_conntrack", State::Ok, format!("{used} of {most} entries")),
+        None => finding("nf_conntrack", State::Ok, "the kernel tracks no connections"),
+    }
 }
 
 /// Programs of others at devices may be a CNI's; at the sockets they replace kube-proxy.

@@ -135,7 +135,11 @@ impl Stored for DeviceView {
             let host = netlink.host().await?;
             Ok::<_, anyhow::Error>((host, kernel::device_programs(pins, &netlink).await?))
         })?;
-        Ok(programs.into_iter().filter_map(|device| view(device, &host, &noted)).collect())
+        Ok(programs
+            .into_iter()
+            .filter(DevicePrograms::is_ours)
+            .filter_map(|device| view(device, &host, &noted))
+            .collect())
     }
 }
 

@@ -34,12 +34,13 @@ pub struct DevicePrograms {
 }
 
 impl DevicePrograms {
-    fn is_ours(&self) -> bool {
+    /// It carries one of ours, or the agent noted something of it.
+    pub fn is_ours(&self) -> bool {
         self.ingress.is_some() || self.egress.is_some() || self.xdp != XdpMode::None || self.noted.is_some()
     }
 }
 
-/// The devices that carry our programs, or of which the agent noted something.
+/// The devices that carry programs, ours or of others, or of which the agent noted something.
 ///
 /// # Errors
 /// When devices cannot be read.
@@ -60,7 +61,7 @@ pub async fn device_programs(pins: Pins, netlink: &Netlink) -> Result<Vec<Device
         look_at_tcx(&mut device);
         look_at_filters(&mut device, &netlink.filters(link.ifindex).await?);
         look_at_xdp(&mut device, link, &host, &names);
-        if device.is_ours() {
+        if device.is_ours() || !device.others.is_empty() {
             found.push(device);
         }
     }

@@ -14,7 +14,9 @@ fn facts(config: &str) -> Facts {
     Facts {
         system,
         hooks: vec![SocketHook { hook: "sock_connect4", ours: true, others: Vec::new() }],
-        kube_proxy: Vec::new(),
+        kube_proxy: KubeProxy::default(),
+        stack: Stack { forwards_v4: Some(true), forwards_v6: Some(true), ..Stack::default() },
+        agent_runs: false,
         listeners: Vec::new(),
         shared_ports: None,
         devices: Vec::new(),
@@ -59,19 +61,19 @@ fn what_the_kernel_lacks() {
 #[test]
 fn who_else_translates() {
     let mut facts = facts("");
-    facts.kube_proxy = vec!["nftables has its table kube-proxy".into()];
+    facts.kube_proxy.processes = vec![17];
     facts.listeners = vec![Listener { port: 10256, process: Some("kube-proxy".into()) }];
     facts.hooks[0].others = vec!["cil_sock4_connect".into()];
     check(
         &facts,
         &[
-            ("kube-proxy", State::Error, "table"),
+            ("kube-proxy", State::Error, "process 17"),
             ("sockets", State::Error, "Cilium"),
             ("health port", State::Error, "kube-proxy holds 10256"),
         ],
     );
     facts.shared_ports = Some(32_768..=40_000);
-    facts.kube_proxy.clear();
+    facts.kube_proxy.processes.clear();
     facts.listeners = vec![Listener { port: 10256, process: Some("shunt".into()) }];
     facts.hooks[0].others = vec!["audit".into()];
     check(
@@ -107,4 +109,39 @@ fn devices_that_lack_something() {
     with(XdpPolicy::Auto, XdpMode::None, XdpMode::None, &[]);
     with(XdpPolicy::Auto, XdpMode::Native, XdpMode::None, &[("XDP", State::Warning, "lost")]);
     with(XdpPolicy::Auto, XdpMode::Native, XdpMode::Native, &[]);
+}
+
+#[test]
+fn the_hosts_own_stack() {
+    let mut facts = facts("");
+    facts.stack.lacks = vec!["CAP_BPF"];
+    facts.stack.forwards_v4 = Some(false);
+    facts.stack.nf_conntrack = Some((80, 100));
+    check(
+        &facts,
+        &[
+            ("capabilities", State::Error, "CAP_BPF"),
+            ("forwarding", State::Error, "ip_forward"),
+            ("nf_conntrack", State::Warning, "80 of 100"),
+        ],
+    );
+    facts.stack = Stack { route_localnet: Some(true), ..Stack::default() };
+    check(&facts, &[("forwarding", State::Warning, "route_localnet")]);
+}
+
+#[test]
+fn kube_proxy_beside_a_running_agent_is_on_its_way_out() {
+    let mut facts = facts("");
+    facts.kube_proxy.processes = vec![17];
+    check(&facts, &[("kube-proxy", State::Error, "process 17")]);
+    facts.agent_runs = true;
+    check(&facts, &[("kube-proxy", State::Warning, "shunt migrate")]);
+}
+
+#[test]
+fn programs_of_a_replacement_at_a_device() {
+    let mut facts = facts("");
+    let others = vec!["cali_tc_pre (tcx ingress)".into()];
+    facts.devices = vec![DevicePrograms { interface: "eth0".into(), others, ..DevicePrograms::default() }];
+    check(&facts, &[("device programs", State::Warning, "Calico")]);
 }
