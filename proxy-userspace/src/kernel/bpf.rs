@@ -34,6 +34,37 @@ fn zeroed_attr() -> bpf_attr {
     unsafe { std::mem::zeroed() }
 }
 
+/// A kind of object that has ids.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ObjectKind {
+    Map,
+    Program,
+}
+
+/// Whether the kernel has the object with this id, found without opening it.
+///
+/// Opening a map of programs and closing it again has the kernel empty it if nothing else has
+/// it open; when that happens a second time before the first is carried out, the kernel never
+/// frees the map (`prog_array_map_clear` in kernel/bpf/arraymap.c takes a reference for each time,
+/// and gives one back).
+///
+/// # Errors
+/// When the kernel does not tell.
+pub(super) fn exists(kind: ObjectKind, id: u32) -> io::Result<bool> {
+    let cmd = match kind {
+        ObjectKind::Map => bpf_cmd::BPF_MAP_GET_NEXT_ID,
+        ObjectKind::Program => bpf_cmd::BPF_PROG_GET_NEXT_ID,
+    };
+    let mut attr = zeroed_attr();
+    attr.__bindgen_anon_6.__bindgen_anon_1.start_id = id.saturating_sub(1);
+    match bpf(cmd, &mut attr) {
+        // SAFETY: the call has succeeded, which writes this member.
+        Ok(_) => Ok(unsafe { attr.__bindgen_anon_6.next_id } == id),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Inserts or replaces rows. The sizes of `K` and `V` must be the map's.
 ///
 /// # Errors

@@ -9,10 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::{
-    maps::{MapInfo, loaded_maps},
-    programs::loaded_programs,
-};
+use aya::{maps::MapInfo, programs::loaded_programs};
+
+use super::bpf::{self, ObjectKind};
 
 /// The kernel frees what nobody uses any more after all processors have let go of it.
 const RELEASED: Duration = Duration::from_secs(30);
@@ -55,11 +54,11 @@ impl Holdings {
     /// holds them.
     pub fn wait_released(mut self) -> Self {
         let deadline = Instant::now() + RELEASED;
+        // What cannot be told is taken for there.
+        let exists = |kind, id: &u32| bpf::exists(kind, *id).unwrap_or(true);
         loop {
-            let maps: Vec<u32> = loaded_maps().flatten().map(|map| map.id()).collect();
-            let programs: Vec<u32> = loaded_programs().flatten().map(|program| program.id()).collect();
-            self.maps.retain(|id, _| maps.contains(id));
-            self.programs.retain(|id, _| programs.contains(id));
+            self.maps.retain(|id, _| exists(ObjectKind::Map, id));
+            self.programs.retain(|id, _| exists(ObjectKind::Program, id));
             if self.is_empty() || Instant::now() > deadline {
                 return self;
             }
