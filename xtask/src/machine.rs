@@ -6,7 +6,8 @@ use crate::packages;
 use crate::proc::{is_root, which};
 
 /// Programs that tests and demo call, with the package that holds each.
-const TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("nft", "nftables"), ("ping", "iputils-ping")];
+const TOOLS: [(&str, &str); 4] =
+    [("ip", "iproute2"), ("iptables", "iptables"), ("nft", "nftables"), ("ping", "iputils-ping")];
 
 /// Checks that this machine can make networks and load programs, and installs the tools
 /// that are missing.

@@ -6,7 +6,10 @@ use crate::{
 };
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::{
+    net::TcpListener,
+    process::{Command, Stdio},
+};
 use tests::{
     agent::SocketLb,
     process::{Spawn, binary},
@@ -87,14 +90,28 @@ fn xdp_of_every_device_with_the_reason() -> Result<()> {
 }
 
 #[test]
+fn rules_of_kube_proxy_are_named() -> Result<()> {
+    let cluster = two_nodes(SocketLb::All)?;
+    let node = &cluster.nodes[0];
+    node.host.netns.nft("table ip kube-proxy {}\ntable ip nat {\nchain KUBE-SERVICES {}\n}\n")?;
+    let (ok, report) = check(node)?;
+    assert!(ok, "packets meet the programs first: {report}");
+    let rules = finding(&report, "kube-proxy")?;
+    let detail = rules["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("nftables") && detail.contains("KUBE-SERVICES"), "{detail}");
+    assert_eq!(rules["state"], "warning");
+    Ok(())
+}
+
+#[test]
 fn what_is_in_the_way_ends_it_with_status_1() -> Result<()> {
     let mut cluster = two_nodes(SocketLb::All)?;
     let node = &mut cluster.nodes[0];
-    node.host.netns.nft("table ip kube-proxy {}\ntable ip nat {\nchain KUBE-SERVICES {}\n}\n")?;
+    node.agent.stop()?;
+    let _other = node.host.netns.run(|| Ok(TcpListener::bind("0.0.0.0:10256")?))?;
     let (ok, report) = check(node)?;
-    assert!(!ok && report["ok"] == false);
-    let detail = finding(&report, "kube-proxy")?["detail"].as_str().unwrap_or_default().to_owned();
-    assert!(detail.contains("nftables") && detail.contains("KUBE-SERVICES"), "{detail}");
+    assert!(!ok && report["ok"] == false, "{report}");
+    assert_eq!(finding(&report, "health port")?["state"], "error");
     assert_eq!(finding(&report, "kernel")?["state"], "ok");
     Ok(())
 }

@@ -111,7 +111,8 @@ fn rows_that_find_no_room_for_two_sync_periods_make_the_node_unhealthy() -> Resu
     let objects = manifests::two_nodes()?;
     cluster.start(&objects)?;
     wait_for(&cluster.nodes[0], 200, 200)?;
-    let ports: Vec<_> = (1..=128).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    // More than there is room for when the maps have grown as far as they may.
+    let ports: Vec<_> = (1..=2100).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
     let too_large = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "demo", "name": "too-large"},
         "spec": {"clusterIP": "10.96.0.99", "ports": ports},

@@ -102,7 +102,7 @@ fn datagrams_are_cut_when_their_service_is_gone() {
     assert_eq!(sweep(&mut bench, &reconciler, 1).0, Swept::default());
     reconciler.prune();
     reconciler.apply(&mut bench.maps);
-    assert_eq!(sweep(&mut bench, &reconciler, 1).0, Swept { stale: 2, ..Swept::default() });
+    assert_eq!(sweep(&mut bench, &reconciler, 1).0, Swept { stale: 2, cut: [1, 1], ..Swept::default() });
     let (_, pressure) = sweep(&mut bench, &reconciler, 1);
     for plan in plans() {
         assert_eq!(rows(&pressure, family(&plan)), 2, "the TCP connection goes on");
