@@ -7,6 +7,7 @@ mod objects;
 mod world;
 
 use anyhow::Result;
+use k8s_openapi::jiff::Timestamp;
 use objects::Kind;
 use tests::{
     agent::{Agent, SocketLb},
@@ -91,6 +92,24 @@ fn a_useless_object_does_not_disturb_the_rest() -> Result<()> {
     world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
     world.put(&[objects::slice(&[SECOND])])?;
     world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)
+}
+
+#[test]
+fn the_time_from_a_change_of_a_pod_to_the_maps_is_measured() -> Result<()> {
+    let count =
+        |count| format!("kubeproxy_network_programming_duration_seconds_count{{ip_family=\"IPv4\"}} {count}");
+    let mut world = World::build(SocketLb::Off)?;
+    // What happened before the agent started says nothing about it.
+    world.put(&[objects::service(), objects::slice_triggered(&[FIRST], "2020-01-01T00:00:00.5Z")])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    world.soon_shows(&count(0))?;
+    world.put(&[objects::slice_triggered(&[SECOND], &Timestamp::now().to_string())])?;
+    world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)?;
+    world.soon_shows(&count(1))?;
+    world.soon_shows("shunt_watch_up{kind=\"EndpointSlice\"} 1")?;
+    world.stop_api_server();
+    world.soon_shows("shunt_watch_up{kind=\"EndpointSlice\"} 0")
 }
 
 #[test]

@@ -37,6 +37,13 @@ pub(crate) fn slice(addresses: &[&str]) -> Object {
     slice_of(NAME, "web-v4", "IPv4", addresses)
 }
 
+/// The same, with the time of what made its controller write it.
+pub(crate) fn slice_triggered(addresses: &[&str], at: &str) -> Object {
+    let (kind, mut value) = slice(addresses);
+    value["metadata"]["annotations"] = json!({"endpoints.kubernetes.io/last-change-trigger-time": at});
+    (kind, value)
+}
+
 /// An IPv6 endpoint: the first pod.
 pub(crate) fn slice6() -> Object {
     slice_of(NAME, "web-v6", "IPv6", &["fd00:10::1:1"])

@@ -1,7 +1,8 @@
 //! A node with pods, a client outside, an API server on the node's loopback, and an agent.
 
 use std::{
-    net::IpAddr,
+    io::{Read, Write},
+    net::{IpAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -237,6 +238,21 @@ impl World {
     }
 
     /// Before long the client is told at once that nobody is there.
+    /// Waits for a line of `/metrics`.
+    pub(crate) fn soon_shows(&self, line: &str) -> Result<()> {
+        self.soon(|| {
+            let text = self.stage.node.run(|| {
+                let mut stream = TcpStream::connect("127.0.0.1:10249")?;
+                stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+                let mut text = String::new();
+                stream.read_to_string(&mut text)?;
+                Ok(text)
+            })?;
+            ensure!(text.lines().any(|other| other == line), "no {line} in {text}");
+            Ok(())
+        })
+    }
+
     pub(crate) fn soon_refuses(&self, proto: Proto, from: &str, to: &str) -> Result<()> {
         self.soon_ends(proto, from, to, &Outcome::Refused)
     }
