@@ -98,7 +98,7 @@ fn rules_of_kube_proxy_are_named() -> Result<()> {
     assert!(ok, "packets meet the programs first: {report}");
     let rules = finding(&report, "kube-proxy")?;
     let detail = rules["detail"].as_str().unwrap_or_default();
-    assert!(detail.contains("nftables") && detail.contains("KUBE-SERVICES"), "{detail}");
+    assert!(detail.contains("nftables has its table") && detail.contains("iptables"), "{detail}");
     assert_eq!(rules["state"], "warning");
     Ok(())
 }
