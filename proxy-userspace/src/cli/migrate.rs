@@ -15,10 +15,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 pub use self::plan::{Direction, Facts, Plan};
-use super::{BpffsArg, cleanup, output::note};
+use super::{BpffsArg, check::Output, cleanup, output::note};
 use crate::{
     clock::monotonic_nanos,
     config::duration::GoDuration,
@@ -62,16 +62,6 @@ pub struct MigrateArgs {
     /// How to show the plan.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
-}
-
-/// How the plan is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs.
-    Json,
 }
 
 /// Says what there is and what is to be done, and does it if told to. Fails if something is in

@@ -1,8 +1,10 @@
-//! The loaded programs: attached to edges and to a cgroup, and the traces they leave.
+//! The loaded programs: how they come into the kernel, and what can be asked of them.
+
+mod devices;
+mod takeover;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,24 +12,25 @@ use std::{
 
 use aya::{
     Ebpf,
-    programs::{Program, ProgramError, SchedClassifier, Xdp},
+    programs::{Program, ProgramError, SchedClassifier},
 };
 
 use super::{
     KernelError, KernelMaps,
-    attach::{self, Direction, Target, TcMode},
+    attach::{Target, TcMode},
     bpf::{self, Run},
     fields,
     generations::Generations,
-    handover::{self, HandedOver, Handover},
-    host::{Edge, EdgeKind, LOOPBACK, XdpPlan},
+    handover::Handover,
     loopback,
     object::{self, Capacities},
     pinned::PinnedMaps,
     pins::Pins,
     pod_cgroups, sockets, tails,
-    xdp::{self, XdpPolicy, XdpStatus},
+    xdp::{self, XdpPolicy},
 };
+
+pub use devices::EdgeChange;
 
 /// How the datapath is set up.
 #[derive(Clone, Debug)]
@@ -63,17 +66,6 @@ pub struct Datapath {
     handover: Option<Handover>,
 }
 
-/// What [`Datapath::follow`] did about one device.
-#[derive(Debug)]
-pub enum EdgeChange {
-    /// The programs are attached to it from here on.
-    Attached(Edge),
-    /// It is gone, or no edge any more.
-    Detached(Target),
-    /// The programs are not attached; the next call tries again.
-    Failed(Edge, KernelError),
-}
-
 impl Datapath {
     /// Loads the programs. Maps that an earlier agent has pinned are adopted if they have the shape
     /// this one needs; its programs then go on in the new ones where they go on in others. Else
@@ -99,45 +91,6 @@ impl Datapath {
         let mut datapath = Self::load(current, options)?;
         datapath.take_over_from(&generations, Vec::new())?;
         Ok(datapath)
-    }
-
-    /// Loads the programs once more, with new maps of these capacities, beside those in service.
-    /// [`Datapath::inherit`] comes next.
-    ///
-    /// # Errors
-    /// When the kernel refuses a map or a program.
-    pub fn load_next(&self, capacities: Capacities) -> impl FnOnce() -> Result<Self, KernelError> + use<> {
-        let options = Options { capacities, ..self.options.clone() };
-        move || Self::load_new(&Generations::below(&options.bpffs), options)
-    }
-
-    /// Copies the rows of the generation in service.
-    ///
-    /// # Errors
-    /// When a row cannot be read or written; then this generation is gone again.
-    pub fn inherit(&mut self) -> Result<(), KernelError> {
-        let generations = Generations::below(&self.options.bpffs);
-        let inherited = generations.current().and_then(|current| {
-            let snapshot = current.map(|current| handover::copy_tables(&current, &self.pins)).transpose()?;
-            self.take_over_from(&generations, snapshot.unwrap_or_default())
-        });
-        inherited.inspect_err(|_| discard(&self.pins))
-    }
-
-    fn take_over_from(
-        &mut self,
-        generations: &Generations,
-        snapshot: handover::Snapshot,
-    ) -> Result<(), KernelError> {
-        let mut outgoing = generations.all()?;
-        outgoing.retain(|pins| *pins != self.pins);
-        if !outgoing.is_empty() {
-            let names = |pins: &Pins| pins.generation().directory();
-            let (from, to): (Vec<_>, _) = (outgoing.iter().map(names).collect(), names(&self.pins));
-            tracing::info!(?from, to, "taking over from an earlier generation of maps and programs");
-            self.handover = Some(Handover::new(generations.clone(), outgoing, snapshot));
-        }
-        Ok(())
     }
 
     fn load_new(generations: &Generations, options: Options) -> Result<Self, KernelError> {
@@ -183,68 +136,9 @@ impl Datapath {
         Ok(())
     }
 
-    /// Programs of an earlier generation are in service, and this one must not be attached before
-    /// [`Datapath::begin_handover`].
-    pub fn is_taking_over(&self) -> bool {
-        self.handover.is_some()
-    }
-
     /// Rows the maps have room for.
     pub fn capacities(&self) -> Capacities {
         self.options.capacities
-    }
-
-    /// Prepares both generations for being attached together. `maps` are this one's, and hold what
-    /// is wanted. Next come [`Datapath::follow`] and the socket hooks.
-    ///
-    /// # Errors
-    /// When a map cannot be read or written; then everything is as before.
-    pub fn begin_handover(&mut self, maps: &mut KernelMaps) -> Result<(), KernelError> {
-        let Some(mut handover) = self.handover.take() else { return Ok(()) };
-        let begun = handover.begin(&self.pins, maps);
-        self.handover = Some(handover);
-        begun.inspect_err(|_| self.abort_handover())
-    }
-
-    /// Takes the connections over and removes the earlier generations. This one's programs are
-    /// attached. XDP programs are still the earlier ones: [`Datapath::follow_xdp`] comes next.
-    ///
-    /// # Errors
-    /// When an edge of the earlier programs has refused these: then everything is as before. Or
-    /// when a map cannot be read or written: then the next agent goes on from there.
-    pub fn finish_handover(&mut self, maps: &mut KernelMaps) -> Result<HandedOver, KernelError> {
-        let Some(handover) = &self.handover else { return Ok(HandedOver::default()) };
-        let served = |ifindex: &u32| {
-            let links = |pins: &Pins| pins.links().unwrap_or_default();
-            let mut pins = handover.outgoing().iter().flat_map(links);
-            !self.is_tcx() || pins.any(|pin| attach::ifindex_of_pin(&pin) == Some(*ifindex))
-        };
-        if let Some(ifindex) = self.refused.iter().find(|ifindex| served(ifindex)) {
-            let what = format!("interface {ifindex}");
-            let source = "it has refused the programs; the log says why".into();
-            self.abort_handover();
-            return Err(KernelError::Handover { what, source });
-        }
-        let handed_over = handover.take_over(&self.pins, maps)?;
-        for from in handover.outgoing() {
-            xdp::adopt_pins(from, &self.pins)
-                .map_err(|source| KernelError::System { what: "pin the XDP links anew".into(), source })?;
-            attach::retire_filters(from, &self.attached);
-        }
-        handover.retire()?;
-        self.handover = None;
-        Ok(handed_over)
-    }
-
-    /// Ends this generation, if it has not taken over yet; the earlier ones go on.
-    pub fn abort_handover(&mut self) {
-        let Some(handover) = self.handover.take() else { return };
-        attach::retire_filters(&self.pins, &self.attached);
-        if let Err(error) = handover.undo() {
-            tracing::warn!(%error, "the earlier programs go on with half of their source ports");
-        }
-        self.attached.clear();
-        discard(&self.pins);
     }
 
     /// The maps, open for writing.
@@ -372,101 +266,6 @@ impl Datapath {
         }
         Ok(())
     }
-
-    fn attach(&mut self, target: &Target, direction: Direction) -> Result<(), KernelError> {
-        if !target.ethernet {
-            self.load_layer3()?;
-        }
-        let by_tcx = self.is_tcx();
-        let outgoing = self.handover.as_ref().map_or(&[][..], Handover::outgoing);
-        attach::attach(&mut self.ebpf, &self.pins, outgoing, by_tcx, target, direction)
-    }
-
-    /// Programs are attached by TCX. While another generation is attached, in the way of that one:
-    /// programs at TCX come before all filters.
-    /// The devices that the tc programs are attached to, and how: `tcx` or `clsact`.
-    pub fn attachments(&self) -> Vec<(String, &'static str)> {
-        let mode = if self.is_tcx() { "tcx" } else { "clsact" };
-        self.attached.values().map(|target| (target.name.clone(), mode)).collect()
-    }
-
-    fn is_tcx(&self) -> bool {
-        let outgoing = self.handover.as_ref().map_or(&[][..], Handover::outgoing);
-        attach::mode_of(outgoing).unwrap_or(self.options.tc_mode).is_tcx()
-    }
-
-    /// Makes `edges` the devices that carry the programs.
-    pub fn follow(&mut self, edges: &[Edge]) -> Vec<EdgeChange> {
-        let wanted: BTreeMap<u32, &Edge> = edges.iter().map(|e| (e.target.ifindex, e)).collect();
-        let mut changes = self.detach_others(&wanted);
-        let mut new: Vec<_> = wanted
-            .into_values()
-            .filter(|edge| self.attached.get(&edge.target.ifindex) != Some(&edge.target))
-            .collect();
-        if new.iter().any(|edge| edge.kind == EdgeKind::Loopback) {
-            loopback::accept_own_sources(true);
-        }
-        // All devices one way, then all the other: a connection that enters by the first of them may leave
-        // by the last.
-        self.refused.clear();
-        for direction in attach::DIRECTIONS {
-            new.retain(|edge| match self.attach(&edge.target, direction) {
-                Ok(()) => true,
-                Err(error) => {
-                    self.refused.insert(edge.target.ifindex);
-                    changes.push(EdgeChange::Failed((*edge).clone(), error));
-                    false
-                }
-            });
-        }
-        for edge in new {
-            self.attached.insert(edge.target.ifindex, edge.target.clone());
-            changes.push(EdgeChange::Attached(edge.clone()));
-        }
-        changes
-    }
-
-    /// Makes the devices of `plan` those whose drivers run the XDP program. What became of
-    /// every device.
-    pub fn follow_xdp(&mut self, plan: &XdpPlan) -> Vec<XdpStatus> {
-        let program = match &self.no_xdp {
-            Some(reason) => Err(reason.as_str()),
-            None => Ok(()),
-        };
-        let program = program.and_then(|()| {
-            let program =
-                object::program::<Xdp>(&mut self.ebpf, object::DRIVER).map_err(|_| "there is no program")?;
-            let (fd, info) = (program.fd(), program.info());
-            fd.ok().zip(info.ok()).ok_or("the program is not loaded")
-        });
-        let program = program.as_ref().map_err(|reason| *reason);
-        let program = program.map(|(fd, info)| xdp::Program { fd: fd.as_fd(), id: info.id() });
-        self.xdp.follow(&self.pins, self.options.xdp, program, plan)
-    }
-
-    /// Devices that send what XDP on another device redirects to them.
-    pub fn xdp_transmitters(&self) -> BTreeSet<u32> {
-        self.xdp.transmitters()
-    }
-
-    /// Those attached by this agent, and those an earlier one left pinned.
-    fn detach_others(&mut self, wanted: &BTreeMap<u32, &Edge>) -> Vec<EdgeChange> {
-        let mut changes = Vec::new();
-        let gone: Vec<u32> = self.attached.keys().filter(|i| !wanted.contains_key(i)).copied().collect();
-        for ifindex in gone {
-            if let Some(target) = self.attached.remove(&ifindex) {
-                attach::detach(&self.pins, ifindex, &target.name);
-                changes.push(EdgeChange::Detached(target));
-            }
-        }
-        for pin in self.pins.links().unwrap_or_default() {
-            if attach::ifindex_of_pin(&pin).is_some_and(|i| !wanted.contains_key(&i)) {
-                // The pin is all that is left to remove; without it the kernel detaches the program.
-                let _ = fs::remove_file(self.pins.link(&pin));
-            }
-        }
-        changes
-    }
 }
 
 /// Removes a generation that is not in service.
@@ -474,31 +273,4 @@ fn discard(pins: &Pins) {
     if let Err(error) = pins.remove() {
         tracing::warn!(%error, "the next agent removes it");
     }
-}
-
-/// Removes every trace: programs, links, maps, pins. Returns what was there. Connections
-/// that were being translated end.
-///
-/// # Errors
-/// When a pin cannot be removed.
-pub fn cleanup(bpffs: &Path, links: &BTreeMap<u32, String>) -> Result<Vec<String>, KernelError> {
-    let generations = Generations::below(bpffs);
-    let mut removed = Vec::new();
-    // Filters of a clsact qdisc have no pin.
-    let all = generations.all()?.into_iter().chain([Pins::new(bpffs)]);
-    for pins in all {
-        for (ifindex, name) in links {
-            removed.extend(xdp::detach(&pins, *ifindex, name));
-            removed.extend(attach::detach(&pins, *ifindex, name));
-            if *ifindex == LOOPBACK && removed.iter().any(|r| r.contains(&format!("program of {name} "))) {
-                loopback::accept_own_sources(false);
-            }
-        }
-        removed.extend(sockets::detach(&pins, &object::SOCKET_HOOKS));
-        removed.extend(sockets::detach(&pins, &object::BIND_HOOKS));
-    }
-    if generations.remove()? {
-        removed.push(format!("pinned maps below {}", bpffs.display()));
-    }
-    Ok(removed)
 }

@@ -54,29 +54,23 @@ struct Refusal {
     per_second: f64,
 }
 
-const SERVICES: &[Column<Busy>] = &[
-    Column { name: "SERVICE", shown: Shown::Always, value: |l| l.name.as_str().into() },
-    Column { name: "PROTO", shown: Shown::Always, value: |l| l.note.as_str().into() },
-    CPS,
-    INPPS,
-    OUTPPS,
-    INBPS,
-    OUTBPS,
-    ACTIVE,
-    OPENED,
-];
+const SERVICES: &[Column<Busy>] = &busy("SERVICE", "PROTO");
+const BACKENDS: &[Column<Busy>] = &busy("BACKEND", "WHERE");
 
-const BACKENDS: &[Column<Busy>] = &[
-    Column { name: "BACKEND", shown: Shown::Always, value: |l| l.name.as_str().into() },
-    Column { name: "WHERE", shown: Shown::Always, value: |l| l.note.as_str().into() },
-    CPS,
-    INPPS,
-    OUTPPS,
-    INBPS,
-    OUTBPS,
-    ACTIVE,
-    OPENED,
-];
+/// The columns of what goes by something; the first two say what it is.
+const fn busy(name: &'static str, note: &'static str) -> [Column<Busy>; 9] {
+    [
+        Column { name, shown: Shown::Always, value: |l| l.name.as_str().into() },
+        Column { name: note, shown: Shown::Always, value: |l| l.note.as_str().into() },
+        CPS,
+        INPPS,
+        OUTPPS,
+        INBPS,
+        OUTBPS,
+        ACTIVE,
+        OPENED,
+    ]
+}
 
 const CPS: Column<Busy> =
     Column { name: "CPS", shown: Shown::Always, value: |l| rate(l.rates.connections_per_second) };
