@@ -12,9 +12,9 @@ use aya_ebpf::{
     maps::ring_buf::RingBufEntry,
 };
 use proxy_common::{
-    Addr, DropReason, Ip4, Ip6,
+    DropReason, Ip4, Ip6,
     maps::{
-        address_filter::{self, Cell, flags::FRONTEND},
+        address_filter::{self, Cell},
         affinity::{self, Affinity, AffinityKey},
         backends::{self, Backend},
         conntrack::{self, CtEntry, CtKey},
@@ -27,7 +27,7 @@ use proxy_common::{
         node_addresses, service_cidrs,
         service_drops::{self, ServiceDropKey},
         services::{self, ServiceRow},
-        settings::Settings,
+        settings::{ServiceRange, Settings},
         slots,
         socket_flows::{self, SocketFlow, SocketFlowKey},
         socket_lb_exempt, source_ranges,
@@ -165,7 +165,7 @@ pub struct Budget {
 }
 
 /// The maps of one address family.
-pub trait Tables: Addr {
+pub trait Tables: ServiceRange {
     fn address_filter() -> &'static AddressFilter;
     fn frontends() -> &'static Frontends<Self>;
     fn slots() -> &'static Slots;
@@ -184,21 +184,32 @@ pub trait Tables: Addr {
 /// What the address may be to us: bits of [`address_filter::flags`].
 #[inline(always)]
 pub fn address_bits<A: Tables>(addr: &A) -> u64 {
-    let Cell { word, shift } = Cell::of(addr);
+    bits_of::<A>(Cell::of(addr))
+}
+
+/// What the port may be to us: [`address_filter::flags::NODE_PORT`] or nothing.
+#[inline(always)]
+pub fn port_bits<A: Tables>(port: u16) -> u64 {
+    bits_of::<A>(Cell::of_port(port))
+}
+
+/// Bits above the cell's own are those of others.
+#[inline(always)]
+fn bits_of<A: Tables>(Cell { word, shift }: Cell) -> u64 {
     A::address_filter().get(word).map_or(0, |word| *word >> shift)
 }
 
-/// Lets packets to the address be looked at, for a connection that another node began.
+/// Lets packets from or to the address be looked at, before there are rows for them.
 #[inline(always)]
-pub fn admit_address<A: Tables>(addr: &A) {
+pub fn admit_address<A: Tables>(addr: &A, bits: u64) {
     let Cell { word, shift } = Cell::of(addr);
-    let bit = FRONTEND << shift;
+    let bits = bits << shift;
     if let Some(word) = A::address_filter().get_ptr_mut(word) {
         // SAFETY: an aligned u64 of the map, which all who write it change by atomic operations; the
         // standard library has none for this target.
         unsafe {
-            if core::ptr::read_volatile(word) & bit == 0 {
-                asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bit, options(nostack));
+            if core::ptr::read_volatile(word) & bits != bits {
+                asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bits, options(nostack));
             }
         }
     }
@@ -238,6 +249,12 @@ pub fn conntrack_claim<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
 #[inline(always)]
 pub fn conntrack_put<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> Result<(), DropReason> {
     A::conntrack().insert(key, entry, 0).map_err(|_| DropReason::ConntrackFull)
+}
+
+#[inline(always)]
+pub fn conntrack_remove<A: Tables>(key: &CtKey<A>) {
+    // Another may have removed it.
+    let _ = A::conntrack().remove(key);
 }
 
 /// Room for a row that is not in the table yet.

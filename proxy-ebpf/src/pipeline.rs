@@ -27,7 +27,7 @@ use crate::{
         classify::{self, PodRange},
         conntrack::{self, Arrival, Owner},
         encap,
-        lookup::{lookup, may_enter, may_leave},
+        lookup::{Ports, lookup, may_enter, may_leave},
         nat,
         network::Network,
         output::{self, How, Output},
@@ -82,7 +82,8 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     if transport.proto == A::ENCAPSULATED {
         return go_on_in(packet, Tail::InDsr);
     }
-    if !may_enter(&transport.dst) {
+    let ports = may_enter(&transport);
+    if ports == Ports::None {
         return Output::CONTINUE.into();
     }
     let Some(parsed) = parse(packet, transport) else {
@@ -92,6 +93,9 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
             Output::CONTINUE.into()
         };
     };
+    if !ports.include::<A>(parsed.tuple.dport) {
+        return Output::CONTINUE.into();
+    }
     let back = Output::by(How::Transmit, packet.ifindex());
     match enter(packet, &parsed) {
         Ok(output) => output.into(),
@@ -109,7 +113,8 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     if transport.proto == A::ICMP {
         return go_on_in(packet, Tail::OutIcmp);
     }
-    if !may_leave(&transport.src, &transport.dst) {
+    let ports = may_leave(&transport, packet.ingress_ifindex() == 0);
+    if ports == Ports::None {
         return Output::CONTINUE.into();
     }
     let Some(parsed) = parse(packet, transport) else {
@@ -119,6 +124,9 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
             Output::CONTINUE.into()
         };
     };
+    if !ports.include::<A>(parsed.tuple.dport) {
+        return Output::CONTINUE.into();
+    }
     let back = Output::by(How::Receive, packet.ifindex());
     match leave(packet, &parsed) {
         Ok(output) => output.into(),
@@ -300,16 +308,17 @@ fn connect_from_host<P: Packet, A: Family>(
     let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &target)?;
     let reply_to = original.reversed();
-    // One row for both directions in turn: the stack has room for 512 bytes.
+    // One row for both directions in turn.
     let owner = Owner::new(frontend, choice.id);
-    let mut row = conntrack::row(owner, &reply_to, Role::REV_HOST, flags::SNAT);
+    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
+    *row = conntrack::row(owner, &reply_to, Role::REV_HOST, flags::SNAT);
     row.ifindex = packet.ifindex();
     target.src = snat::address::<A>(out)?;
-    snat::claim(&mut target, &row)?;
+    snat::claim(&mut target, row)?;
     row.set_target(&target);
     row.role = Role::HOST.0;
-    conntrack::first(arrival, parsed, &mut row);
-    maps::conntrack_put(&CtKey::new(original, EGRESS), &row)?;
+    conntrack::first(arrival, parsed, row);
+    maps::conntrack_put(&CtKey::new(original, EGRESS), row)?;
     owner.count::<A>();
     trace::opened(arrival, original, &target, owner, events::flags::SNAT);
     Ok((target, out))

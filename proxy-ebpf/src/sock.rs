@@ -15,6 +15,7 @@ use proxy_common::{
     maps::{
         events::Hook,
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
+        settings::flags::NONE_EXEMPT,
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
         socket_lb_exempt::DEPTH,
     },
@@ -26,7 +27,7 @@ use crate::{
     stage::{
         classify,
         conntrack::Owner,
-        lookup::lookup,
+        lookup::{lookup, may_connect},
         select::{Refusal, chance, select},
         trace::{self, Call},
     },
@@ -213,6 +214,9 @@ fn translate<A: Client>(
     if proto != proto::TCP && proto != proto::UDP {
         return ALLOW;
     }
+    if stage != Stage::Show && !may_connect(&peer.addr, peer.port) {
+        return ALLOW;
+    }
     // SAFETY: the helper takes this kind of context.
     let cookie = unsafe { helper::bpf_get_socket_cookie(ctx.as_ptr()) };
     let key = |peer: &Peer<A>, direction| SocketFlowKey {
@@ -283,6 +287,15 @@ fn translate<A: Client>(
 /// not prepared for errors of ours.
 #[inline(always)]
 fn is_exempt() -> bool {
+    // Who takes this name without being one only opts out.
+    in_exempt_cgroup() || bpf_get_current_comm().is_ok_and(|name| name.starts_with(KERNEL_WORKER))
+}
+
+#[inline(always)]
+fn in_exempt_cgroup() -> bool {
+    if maps::settings().is_some_and(|settings| settings.flags & NONE_EXEMPT != 0) {
+        return false;
+    }
     for level in 1..=DEPTH {
         // SAFETY: the helper has no preconditions.
         let cgroup = unsafe { helper::bpf_get_current_ancestor_cgroup_id(level) };
@@ -293,8 +306,7 @@ fn is_exempt() -> bool {
             return true;
         }
     }
-    // Who takes this name without being one only opts out.
-    bpf_get_current_comm().is_ok_and(|name| name.starts_with(KERNEL_WORKER))
+    false
 }
 
 /// The backend this socket last sent to under the frontend, as long as it exists.

@@ -3,7 +3,7 @@
 //! programs anew.
 
 use super::{assert_size, pod};
-use crate::addr::{Ip4, Ip6};
+use crate::addr::{Addr, Ip4, Ip6};
 
 /// How the datapath is configured.
 #[repr(C)]
@@ -25,8 +25,14 @@ pub struct Settings {
     pub pod_cidr_v6: Ip6,
     /// Length of the prefix in bits.
     pub pod_cidr_bits_v6: u32,
-    /// Zero.
-    pub pad: u32,
+    /// With [`flags::SERVICE_CIDRS`], all of them are in here.
+    pub service_range_v4: Ip4,
+    /// Length of the prefix in bits; 0 is any address.
+    pub service_range_bits_v4: u32,
+    /// Likewise for IPv6.
+    pub service_range_v6: Ip6,
+    /// Length of the prefix in bits; 0 is any address.
+    pub service_range_bits_v6: u32,
     /// When the agent forgets connections. Programs never read them; they let `shunt conn list` tell
     /// how long a connection has left while no agent runs.
     pub timeouts: TimeoutSecs,
@@ -54,6 +60,28 @@ pub struct TimeoutSecs {
     pub sctp: u32,
 }
 
+/// Addresses that ServiceCIDRs may be made of.
+pub trait ServiceRange: Addr {
+    /// False for an address that is in no ServiceCIDR.
+    fn in_service_range(&self, settings: &Settings) -> bool;
+}
+
+impl ServiceRange for Ip4 {
+    #[inline(always)]
+    fn in_service_range(&self, settings: &Settings) -> bool {
+        settings.flags & flags::SERVICE_CIDRS != 0
+            && self.in_prefix(&settings.service_range_v4, settings.service_range_bits_v4)
+    }
+}
+
+impl ServiceRange for Ip6 {
+    #[inline(always)]
+    fn in_service_range(&self, settings: &Settings) -> bool {
+        settings.flags & flags::SERVICE_CIDRS != 0
+            && self.in_prefix(&settings.service_range_v6, settings.service_range_bits_v6)
+    }
+}
+
 /// Bits of [`Settings::flags`].
 pub mod flags {
     /// IPv4 sources in `pod_cidr_v4` are pods.
@@ -76,7 +104,12 @@ pub mod flags {
     /// kube-proxy's rules were in force until now: what is met in the middle, or may be, is
     /// netfilter's.
     pub const TAKEOVER: u32 = 256;
+    /// There is no row in `socket_lb_exempt`.
+    pub const NONE_EXEMPT: u32 = 512;
+    /// One generation of maps hands over to another: a row that is missing here may be there. Each
+    /// layout has this bit.
+    pub const HANDOVER: u32 = 1024;
 }
 
-assert_size!(Settings = 80, TimeoutSecs = 32);
+assert_size!(Settings = 104, TimeoutSecs = 32);
 pod!(Settings);

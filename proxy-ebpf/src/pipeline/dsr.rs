@@ -5,7 +5,7 @@ use proxy_common::{
     DropReason, Tuple,
     maps::{
         address_filter::flags::{BACKEND, FRONTEND},
-        conntrack::{INGRESS, Role},
+        conntrack::Role,
         frontends::Kind,
         tails::Tail,
     },
@@ -69,7 +69,7 @@ fn admit<P: Packet, A: Family>(
 /// Opens the connection unless it is known; false if it would not be ours.
 #[inline(always)]
 fn connect<A: Family>(arrival: &Arrival, parsed: &Parsed<A>, backend: &A) -> Result<bool, DropReason> {
-    if conntrack::find(arrival, parsed, INGRESS).is_some_and(|row| row.role == Role::DNAT.0) {
+    if conntrack::is_known(parsed, Role::DNAT) {
         return Ok(true);
     }
     // A tunnel of somebody else.
@@ -80,7 +80,7 @@ fn connect<A: Family>(arrival: &Arrival, parsed: &Parsed<A>, backend: &A) -> Res
         choice => choice?,
     };
     // A NodePort is reached at the address of the node that the client came to.
-    maps::admit_address(&parsed.tuple.dst);
+    maps::admit_address(&parsed.tuple.dst, FRONTEND);
     conntrack::create(arrival, parsed, frontend, &choice)?;
     Ok(true)
 }

@@ -4,16 +4,17 @@ use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason, Tuple,
     maps::{
+        address_filter::flags::{CLIENT, MASQUERADED},
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, Ticks, flags},
         counters::CounterKey,
         events::Hook,
         frontends::Frontend,
+        settings::flags::HANDOVER,
     },
     packet::{Parsed, headers::tcp_flags},
-    proto,
 };
 
-use super::select::Choice;
+use super::{over, select::Choice};
 use crate::{
     maps::{self, Tables},
     packet::Packet,
@@ -25,9 +26,6 @@ const RESOLUTION_NS: u64 = 1_000_000_000;
 /// The clock is not read more often than this. Between a tenth of a second and one, for the
 /// kernel ticks 100 to 1,000 times a second.
 const RESOLUTION_TICKS: Ticks = 100;
-/// A UDP flow that netfilter translates is its own for less time than netfilter remembers a flow
-/// without replies (nf_conntrack_udp_timeout).
-const LEAVE_IDLE_NS: u64 = 28_000_000_000;
 /// Source ports tried for a client whose own port is taken at the backend.
 const REMAP_TRIES: u32 = 16;
 
@@ -41,12 +39,27 @@ pub fn now() -> u64 {
 /// The row for this packet at `hook`, if it still holds.
 #[inline(always)]
 pub fn find<A: Tables>(arrival: &Arrival, parsed: &Parsed<A>, hook: u8) -> Option<&'static mut CtEntry<A>> {
-    let entry = maps::conntrack(&CtKey::new(&parsed.tuple, hook))?;
-    if is_over(entry, parsed) {
+    let mut key = CtKey::new(&parsed.tuple, hook);
+    let entry = maps::conntrack(&key)?;
+    if over::is_over(entry, parsed) {
         return None;
     }
-    touch(arrival, entry, parsed.tcp_flags);
+    if over::answers_another(entry, parsed, &mut key) {
+        key = CtKey::new(&parsed.tuple, hook);
+        maps::conntrack_remove(&key);
+        return None;
+    }
+    if touch(arrival, entry, parsed.tcp_flags) {
+        mend(arrival, entry, &parsed.tuple, &mut key);
+    }
     Some(entry)
+}
+
+/// True if there is such a row for this packet at ingress, which another program will find again.
+#[inline(always)]
+pub fn is_known<A: Tables>(parsed: &Parsed<A>, role: Role) -> bool {
+    let entry = maps::conntrack(&CtKey::new(&parsed.tuple, INGRESS));
+    entry.is_some_and(|entry| entry.role == role.0 && !over::is_over(entry, parsed))
 }
 
 /// The row of the next step of a packet that has become `tuple`.
@@ -58,51 +71,53 @@ pub fn follow<A: Tables>(
     tcp_flags: u8,
 ) -> Option<&'static mut CtEntry<A>> {
     let entry = maps::conntrack(&CtKey::new(tuple, hook))?;
+    // No mending here: kernel 6.1 has no stack left for it in the XDP program.
     touch(arrival, entry, tcp_flags);
     Some(entry)
 }
 
-/// True when a packet may not follow the row it matches: it opens a connection, and the row
-/// belongs to one that ended or whose backend is gone; or it is UDP, to a backend that is gone.
-/// Netfilter's connections end sooner: no rule of its own gives it another.
+/// Enters again what the kernel has forgotten of a connection that goes on: it forgets rows one by
+/// one, those first that no packet has matched for long, as with datagrams that are seldom answered.
+/// `key` is room for keys, of which the stack has little.
+///
+/// Not during a handover: rows that are missing have moved on, and the programs that have them would
+/// never see a packet that a row made here has masqueraded by another port.
 #[inline(always)]
-fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
-    let opens = parsed.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN;
-    if entry.role == Role::LEAVE.0 {
-        let stale = now().wrapping_sub(entry.last_seen) >= LEAVE_IDLE_NS;
-        return if parsed.tuple.proto == proto::TCP { opens } else { stale };
+fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, key: &mut CtKey<A>) {
+    let (hook, role) = match Role(entry.role) {
+        Role::DNAT => (EGRESS, Role::REV_DNAT),
+        Role::SNAT if entry.flags & flags::SNAT_PENDING == 0 => (INGRESS, Role::REV_SNAT),
+        Role::HOST => (INGRESS, Role::REV_HOST),
+        _ => return,
+    };
+    if maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0) {
+        return;
     }
-    if !Role(entry.role).is_primary() {
-        return false;
+    let Some(row) = maps::new_row::<A>() else { return };
+    let snat = entry.flags & flags::SNAT;
+    *row = *entry;
+    row.set_target(&tuple.reversed());
+    (row.role, row.flags, row.ifindex) = (role.0, snat, arrival.ifindex);
+    (row.tcp_flags, row.packets, row.bytes) = (entry.tcp_flags & tcp_flags::ACK, 0, 0);
+    *key = CtKey::new(&entry.target(tuple.proto).reversed(), hook);
+    if maps::conntrack(key).is_none() {
+        maps::conntrack_claim(key, row);
     }
-    match parsed.tuple.proto {
-        proto::TCP => {
-            opens && (closing(entry.tcp_flags) || backend_is_gone(entry) || reply_is_closing(entry, parsed))
-        }
-        proto::UDP => backend_is_gone(entry),
-        _ => false,
+    if role != Role::REV_DNAT || snat == 0 {
+        return;
+    }
+    *key = CtKey::new(&entry.target(tuple.proto), EGRESS);
+    if maps::conntrack(key).is_none() {
+        row.set_target(&entry.target(tuple.proto));
+        (row.role, row.flags) = (Role::SNAT.0, snat | flags::SNAT_PENDING);
+        maps::conntrack_claim(key, row);
     }
 }
 
+/// Notes a packet. True about once a second, for what is not to be done for each.
 #[inline(always)]
-fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
-    maps::backend::<A>(entry.backend).is_none_or(|b| b.addr != entry.dst || b.port != entry.dport)
-}
-
-#[inline(always)]
-fn closing(seen: u8) -> bool {
-    seen & (tcp_flags::FIN | tcp_flags::RST) != 0
-}
-
-#[inline(always)]
-fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
-    let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };
-    let reply = entry.target(parsed.tuple.proto).reversed();
-    maps::conntrack(&CtKey::new(&reply, hook)).is_some_and(|e| closing(e.tcp_flags))
-}
-
-#[inline(always)]
-fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) {
+fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) -> bool {
+    let mut is_time = false;
     entry.packets = entry.packets.wrapping_add(u64::from(arrival.packets));
     entry.bytes = entry.bytes.wrapping_add(u64::from(arrival.bytes));
     // Unlike the clock's, this call is no call: the verifier puts a load in its place.
@@ -114,11 +129,13 @@ fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) {
         if now.wrapping_sub(entry.last_seen) >= RESOLUTION_NS {
             entry.last_seen = now;
             entry.flags |= flags::LASTING;
+            is_time = true;
         }
     }
     if tcp_flags & !entry.tcp_flags != 0 {
         entry.tcp_flags |= tcp_flags;
     }
+    is_time
 }
 
 /// Where a packet is met, and what it adds to the counts of its connection.
@@ -207,6 +224,7 @@ pub fn create<A: Tables>(
     let snat = choice.snat || backend.addr == original.src;
     let row_flags = if snat { flags::SNAT } else { 0 };
     let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*original };
+    maps::admit_address(&original.src, if snat { CLIENT | MASQUERADED } else { CLIENT });
     // One row for all in turn.
     let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
     *row = self::row(owner, &original.reversed(), Role::REV_DNAT, row_flags);
@@ -256,18 +274,24 @@ pub fn first<A: Tables>(arrival: &Arrival, parsed: &Parsed<A>, row: &mut CtEntry
 /// apart.
 #[inline(always)]
 fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(), DropReason> {
-    let key = CtKey::new(&target.reversed(), EGRESS);
+    let mut key = CtKey::new(&target.reversed(), EGRESS);
     if maps::conntrack_claim(&key, reply) {
         return Ok(());
     }
     if let Some(known) = maps::conntrack(&key) {
         let same = known.src == reply.src && known.sport == reply.sport && known.dport == reply.dport;
-        if same || closing(known.tcp_flags) {
-            return maps::conntrack_put(&key, reply);
+        if same || over::closing(known.tcp_flags) {
+            let was_masked = known.flags & flags::SNAT != 0;
+            maps::conntrack_put(&key, reply)?;
+            if was_masked {
+                // Packets of the new connection would meet the row by which those of the old one left.
+                key = CtKey::new(target, EGRESS);
+                maps::conntrack_remove(&key);
+            }
+            return Ok(());
         }
     }
     let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
-    let mut key = key;
     for _ in 0..REMAP_TRIES {
         key.dport = random_port(settings.snat_port_first, settings.snat_port_count);
         if maps::conntrack_claim(&key, reply) {

@@ -11,7 +11,6 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        address_filter::flags::{BACKEND, FRONTEND},
         conntrack::INGRESS,
         fragments::{Fate, FragmentKey, FragmentRow, HELD_LEN, HeldKey, LIFETIME_NS, MAX_HELD},
     },
@@ -19,7 +18,12 @@ use proxy_common::{
     proto,
 };
 
-use super::{conntrack::now, nat, network::Network};
+use super::{
+    conntrack::now,
+    lookup::{fragment_may_enter, fragment_may_leave},
+    nat,
+    network::Network,
+};
 use crate::{
     maps::{self, Tables},
     packet::Buffer,
@@ -75,10 +79,7 @@ pub fn note<A: Tables>(key: &FragmentKey<A>, tuple: &Tuple<A>, fate: Fate, ifind
 /// that connections enter by, or leaves from or to a backend, or from a host process to a service.
 #[inline(always)]
 fn may_be_ours<A: Tables>(key: &FragmentKey<A>) -> bool {
-    if key.hook == INGRESS {
-        return maps::address_bits(&key.dst) & FRONTEND != 0;
-    }
-    maps::address_bits(&key.src) & BACKEND != 0 || maps::address_bits(&key.dst) & (BACKEND | FRONTEND) != 0
+    if key.hook == INGRESS { fragment_may_enter(&key.dst) } else { fragment_may_leave(&key.src, &key.dst) }
 }
 
 /// Holds a fragment whose first has not come, if it may be ours.

@@ -13,6 +13,7 @@ pub mod lookup;
 pub mod nat;
 pub mod network;
 pub mod output;
+pub mod over;
 pub mod reject;
 pub mod route;
 pub mod select;

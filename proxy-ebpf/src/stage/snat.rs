@@ -69,9 +69,10 @@ pub fn complete<A: Tables + SnatAddress>(
 ) -> Result<Tuple<A>, DropReason> {
     let row_flags = entry.flags & !flags::SNAT_PENDING;
     let owner = Owner { service: entry.service, backend: entry.backend, kind: entry.kind };
-    let reply = conntrack::row(owner, &forward.reversed(), Role::REV_SNAT, row_flags);
+    let reply = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
+    *reply = conntrack::row(owner, &forward.reversed(), Role::REV_SNAT, row_flags);
     let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };
-    claim(&mut target, &reply)?;
+    claim(&mut target, reply)?;
     entry.src = target.src;
     entry.sport = target.sport;
     entry.flags = row_flags;

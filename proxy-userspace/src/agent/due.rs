@@ -13,9 +13,13 @@ pub(super) const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
 /// Time between signs of life, by which a loop that hangs is noticed.
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 
-/// For each second that a sweep took, seconds until the next one may begin: large tables are
-/// looked at less often, not with more of a processor.
-pub(super) const SWEEP_REST: u32 = 4;
+/// For each second that a sweep took, seconds until the next one may begin, whatever is written:
+/// large tables are looked at less often, not with more of a processor.
+pub(super) const SWEEP_REST: u32 = 10;
+
+/// For each second that a comparison of all rows took, seconds until the next one may begin: changes
+/// wait while it goes on, and of a hundred changes not one shall.
+pub(super) const FULL_SYNC_REST: u32 = 200;
 
 /// Pods that start while the API server is away have their link attached after this.
 const LISTS_PATIENCE: Duration = Duration::from_secs(15);
@@ -30,6 +34,8 @@ pub(super) struct Due {
     pub(super) writes_not_before: Instant,
     pub(super) full_sync: Instant,
     pub(super) sweep: Instant,
+    /// The earliest time of the next sweep.
+    pub(super) sweep_not_before: Instant,
     /// Another look for the cgroups of pods that want no socket LB.
     pub(super) exempt: Option<Instant>,
     /// Attaching without knowing the node, if it comes to that.
@@ -45,6 +51,7 @@ impl Due {
             writes_not_before: now,
             full_sync: now + sync_period,
             sweep: now + SWEEP,
+            sweep_not_before: now,
             exempt: None,
             patience: Some(now + LISTS_PATIENCE),
         }
@@ -60,7 +67,7 @@ impl Due {
     }
 
     pub(super) fn sweep_at(&self, listed: bool) -> Option<Instant> {
-        listed.then_some(self.sweep)
+        listed.then_some(self.sweep.max(self.sweep_not_before))
     }
 }
 

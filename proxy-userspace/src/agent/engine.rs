@@ -1,14 +1,15 @@
 //! From batches to written rows: model, plan and reconciler in one hand. No clock and no
 //! sockets; the maps are passed in, so that tests run it on memory.
 
+mod report;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     net::IpAddr,
     sync::Arc,
-    time::Duration,
 };
 
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::metrics::{
     NoLocal,
@@ -19,11 +20,8 @@ use crate::{
     health,
     model::{self, Change, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
     plan,
-    watch::{Batch, WatchMetrics},
+    watch::Batch,
 };
-
-/// Services whose failure is told; the number of all is told with them.
-const FAILURES_TOLD: usize = 3;
 
 /// What is wanted, and what of it is written.
 pub(super) struct Engine {
@@ -31,9 +29,11 @@ pub(super) struct Engine {
     config: model::Config,
     host: plan::Host,
     reconciler: Reconciler,
+    /// Services to be planned anew in the next round of writes.
+    stale: BTreeSet<ObjectName>,
     /// Of the last batch taken in.
     revision: u64,
-    /// The first batch was taken in: what exists is known.
+    /// The first lists were taken in: what exists is known.
     listed: bool,
     /// Rows of services that are gone since the earlier agent may be left.
     unpruned: bool,
@@ -71,6 +71,7 @@ impl Engine {
             config,
             host,
             reconciler,
+            stale: BTreeSet::new(),
             revision: 0,
             listed: false,
             unpruned: false,
@@ -83,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// True once the first batch was taken in. Nothing may be written before.
+    /// True once the first lists were taken in. Nothing may be written before.
     pub(super) fn is_listed(&self) -> bool {
         self.listed
     }
@@ -106,7 +107,7 @@ impl Engine {
     /// Takes in what a source reports.
     pub(super) fn absorb(&mut self, batch: Batch) {
         let mut dirty = Dirty::default();
-        let arrived = (!batch.initial).then_some(batch.arrived);
+        let arrived = self.listed.then_some(batch.arrived);
         for mut change in batch.changes {
             if let (Change::Node(node), Some(primary)) = (&mut change, self.config.primary) {
                 node.prefer(primary);
@@ -128,7 +129,7 @@ impl Engine {
             }
         }
         self.pods_changed |= dirty.pods;
-        self.plan(&dirty);
+        self.mark(dirty);
     }
 
     /// Writes to other maps from here on; `reconciler` knows what they hold.
@@ -136,7 +137,7 @@ impl Engine {
         self.reconciler = reconciler;
         self.unpruned = self.listed;
         if self.listed {
-            self.plan(&self.state.everything());
+            self.mark(self.state.everything());
         }
     }
 
@@ -147,7 +148,7 @@ impl Engine {
         }
         self.host.addresses = addresses;
         if self.listed {
-            self.plan(&Dirty { node: true, ..Dirty::default() });
+            self.mark(Dirty { node: true, ..Dirty::default() });
         }
         self.listed
     }
@@ -156,7 +157,7 @@ impl Engine {
     pub(super) fn set_config(&mut self, config: model::Config) {
         self.config = config;
         if self.listed {
-            self.plan(&self.state.everything());
+            self.mark(self.state.everything());
         }
     }
 
@@ -164,29 +165,28 @@ impl Engine {
     pub(super) fn set_takeover(&mut self, takeover: plan::Takeover) {
         if self.host.takeover != takeover {
             self.host.takeover = takeover;
-            self.plan(&Dirty { node: true, ..Dirty::default() });
+            self.mark(Dirty { node: true, ..Dirty::default() });
         }
     }
 
-    fn plan(&mut self, dirty: &Dirty) {
+    /// Notes what has to be planned anew. Rows are made when they are to be written.
+    fn mark(&mut self, dirty: Dirty) {
         for conflict in &dirty.conflicts {
             let Conflict { claim, winner, loser } = conflict;
             warn!(%claim, %winner, %loser, "an address is claimed twice; the older service has it");
         }
-        if dirty.node {
+        if dirty.node && self.listed {
             self.reconciler.set_node(plan::node(&self.state, &self.config, &self.host));
         }
         for service in &dirty.services {
             self.check_node_ports(service);
-            let plans = plan::build(&self.state, service, &self.config);
-            self.no_local.set(service, &plans);
-            self.reconciler.update(service.clone(), plans);
             match self.state.health_check(service) {
                 Some(check) => drop(self.health_checks.insert(service.clone(), check)),
                 None => drop(self.health_checks.remove(service)),
             }
         }
         self.health_changed |= !dirty.is_empty();
+        self.stale.extend(dirty.services);
     }
 
     fn check_node_ports(&mut self, service: &ObjectName) {
@@ -217,6 +217,11 @@ impl Engine {
         self.reconciler.is_pending(family)
     }
 
+    /// The rows that there will be.
+    pub(super) fn needs(&self) -> plan::Needs {
+        plan::needs(&self.state)
+    }
+
     /// Writes what is pending. The first round ends with the removal of what an earlier
     /// agent left and nobody wants: only then is everything else in place.
     pub(super) fn sync(&mut self, maps: &mut impl MapStore) -> Synced {
@@ -229,7 +234,13 @@ impl Engine {
     }
 
     fn apply(&mut self, maps: &mut impl MapStore) -> Applied {
-        let applied = self.reconciler.apply(maps);
+        let Self { state, config, no_local, reconciler, .. } = self;
+        let plans = std::mem::take(&mut self.stale).into_iter().map(|service| {
+            let plans = plan::build(state, &service, config);
+            no_local.set(&service, &plans);
+            (service, plans)
+        });
+        let applied = reconciler.apply_all(maps, plans);
         debug!(?applied, "applied");
         applied
     }
@@ -268,36 +279,6 @@ impl Engine {
     /// How near the datapath is to its limits.
     pub(super) fn pressure(&self, maps: &mut impl MapStore, survey: &Survey) -> Pressure {
         self.reconciler.pressure(maps, survey)
-    }
-
-    /// Says why writes failed: the first reasons, and how many there are.
-    pub(super) fn report_failures(&self, retry: Duration) {
-        let pending = self.reconciler.pending_count();
-        for error in self.reconciler.common_failures() {
-            warn!(%error, pending, ?retry, "cannot write rows of the node; trying again");
-        }
-        let failures = self.reconciler.pending().filter_map(|(service, error)| Some((service, error?)));
-        for (service, error) in failures.take(FAILURES_TOLD) {
-            warn!(%service, %error, pending, ?retry, "cannot write rows of a service; trying again");
-        }
-    }
-
-    /// Says that the kernel holds what is wanted. Tests and people wait for this line.
-    pub(super) fn report_in_sync(&self, synced: Synced, took: Duration, source: &WatchMetrics) {
-        let (revision, services) = (self.revision, self.state.services().count());
-        let (frontends, backends) = self.reconciler.counts();
-        let (writes, pending, duration_us) = (synced.rows, synced.pending, took.as_micros() as u64);
-        let (rejected, unreadable) = (source.rejected_total(), source.files_failed());
-        macro_rules! say {
-            ($level:ident) => {
-                $level!(
-                    target: "shunt::agent",
-                    revision, services, frontends, backends, writes, pending, duration_us,
-                    rejected, unreadable, "in sync"
-                )
-            };
-        }
-        if writes > 0 { say!(info) } else { say!(debug) }
     }
 }
 

@@ -14,6 +14,7 @@ use super::{Agent, Sweeper, startup::Logs};
 use crate::{
     dataplane::{MapName, Pressure, Reconciler},
     kernel::{Capacities, Datapath, KernelError, KernelMaps},
+    plan::Needs,
 };
 
 /// From this level on a map is too full.
@@ -56,6 +57,21 @@ impl Growth {
         self.loading = Some(spawn_blocking(datapath.load_next(capacities)));
     }
 
+    /// Capacities with which maps have room for so many rows; nothing if they have it.
+    fn fitting(&self, needs: &Needs, present: Capacities) -> Option<Capacities> {
+        let mut fitting = present;
+        loop {
+            let too_small = |(map, rows): &(MapName, usize)| {
+                fitting.room(*map).is_some_and(|room| *rows as f64 >= f64::from(room) * HIGH)
+            };
+            let full: Vec<_> = rows(needs).into_iter().filter(too_small).map(|(map, _)| map).collect();
+            match fitting.grown(&full, &self.configured) {
+                Some(grown) => fitting = grown,
+                None => return (fitting != present).then_some(fitting),
+            }
+        }
+    }
+
     /// Waits for the programs; forever if none are being loaded.
     pub(super) async fn loaded(&mut self) -> Result<Datapath> {
         let Some(loading) = &mut self.loading else { return std::future::pending().await };
@@ -68,6 +84,18 @@ impl Growth {
         self.not_before = Instant::now() + PAUSE;
         warn!(error = format!("{error:#}"), retry = ?PAUSE, "maps cannot grow; the present ones stay in service");
     }
+}
+
+/// Rows by map, of the family that has more.
+fn rows(needs: &Needs) -> [(MapName, usize); 4] {
+    let Needs { services, frontends, backends, slots } = *needs;
+    let more = |[v4, v6]: [usize; 2]| v4.max(v6);
+    [
+        (MapName::Services, services),
+        (MapName::Frontends, more(frontends)),
+        (MapName::Backends, more(backends)),
+        (MapName::Slots, more(slots)),
+    ]
 }
 
 fn adopt(datapath: &Datapath) -> Result<(KernelMaps, Reconciler)> {
@@ -108,13 +136,9 @@ impl Agent {
         Ok(())
     }
 
-    fn replace_datapath(&mut self, mut next: Datapath) -> Result<()> {
+    fn replace_datapath(&mut self, next: Datapath) -> Result<()> {
         let start = Instant::now();
-        let opened = next.inherit().map_err(Into::into).and_then(|()| adopt(&next));
-        let (maps, reconciler) = opened.inspect_err(|_| next.abort_handover())?;
-        let last_maps = std::mem::replace(&mut self.maps, maps);
-        let last = std::mem::replace(&mut self.datapath, next);
-        self.engine.readopt(reconciler);
+        let (last, last_maps) = self.put_in_place(next)?;
         let synced = self.engine.sync(&mut self.maps);
         if let Err(error) = self.go_into_service() {
             if !self.datapath.is_taking_over() {
@@ -123,10 +147,50 @@ impl Agent {
             }
             return Err(error);
         }
-        self.sweeper = Sweeper::of(&self.datapath)?;
-        self.logs = Logs::follow(&mut self.datapath);
+        self.follow_datapath()?;
         self.written(synced, start);
         Ok(())
+    }
+
+    /// Has everything written to another generation from here on. Returns the one before.
+    fn put_in_place(&mut self, mut next: Datapath) -> Result<(Datapath, KernelMaps)> {
+        let opened = next.inherit().map_err(Into::into).and_then(|()| adopt(&next));
+        let (maps, reconciler) = opened.inspect_err(|_| next.abort_handover())?;
+        let last_maps = std::mem::replace(&mut self.maps, maps);
+        let last = std::mem::replace(&mut self.datapath, next);
+        self.engine.readopt(reconciler);
+        Ok((last, last_maps))
+    }
+
+    fn follow_datapath(&mut self) -> Result<()> {
+        self.sweeper = Sweeper::of(&self.datapath)?;
+        self.logs = Logs::follow(&mut self.datapath);
+        Ok(())
+    }
+
+    /// Gives maps their size before the first row is written, once what exists is known: else they
+    /// would grow again and again while a large cluster is being written. What cannot be had now
+    /// is tried again when they fill up.
+    ///
+    /// # Errors
+    /// When the maps in service cannot be opened.
+    pub(super) fn make_room(&mut self) -> Result<()> {
+        let capacities = self.growth.fitting(&self.engine.needs(), self.datapath.capacities());
+        // One generation after the other.
+        let Some(capacities) = capacities.filter(|_| !self.datapath.is_taking_over()) else { return Ok(()) };
+        info!(?capacities, "there is more than the maps have room for; making larger ones");
+        let next = self.datapath.load_next(capacities)();
+        match next.map_err(Into::into).and_then(|next| self.put_in_place(next)) {
+            Ok(_) => {
+                self.metrics.count_growth();
+                self.follow_datapath()
+            }
+            Err(error) => {
+                self.metrics.count_growth_failed();
+                self.growth.failed(&error);
+                Ok(())
+            }
+        }
     }
 }
 
@@ -134,6 +198,19 @@ impl Agent {
 mod tests {
     use super::*;
     use crate::{dataplane::MapFill, model::Family};
+
+    #[test]
+    fn what_is_needed_fits_at_once_if_it_may() {
+        let configured = Capacities { backends: 1_000, frontends: 100, ..Capacities::default() };
+        let growth = Growth::new(configured);
+        let needs = |backends, frontends| Needs { backends, frontends, ..Needs::default() };
+        assert_eq!(growth.fitting(&needs([799, 0], [79, 79]), configured), None);
+        let fitting = growth.fitting(&needs([5, 2_000], [80, 0]), configured);
+        assert_eq!(fitting, Some(Capacities { backends: 4_000, frontends: 200, ..configured }));
+        let most = growth.fitting(&needs([1_000_000, 0], [0, 0]), configured);
+        assert_eq!(most, Some(Capacities { backends: 16_000, ..configured }));
+        assert_eq!(growth.fitting(&needs([1_000_000, 0], [0, 0]), most.unwrap_or(configured)), None);
+    }
 
     #[test]
     fn full_maps_are_told_once() {

@@ -33,7 +33,7 @@ use tracing::{debug, info, warn};
 
 use self::{
     backoff::Backoff,
-    due::{BEAT, Due, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
+    due::{BEAT, Due, FULL_SYNC_REST, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
     edges::{Edges, follow_host},
     engine::{Engine, Synced},
     exempt::Exemptions,
@@ -49,7 +49,7 @@ use crate::{
     config::{Config, Current},
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
-    kernel::{Datapath, Host, KernelMaps, Netlink, Running},
+    kernel::{self, Datapath, Host, KernelMaps, Netlink, Running},
     metrics::{Checks, MetricsServer},
     model::SocketLb,
     plan,
@@ -110,6 +110,7 @@ struct Agent {
 
 impl Agent {
     async fn start(config: &Config, manifests: Option<PathBuf>) -> Result<Self> {
+        kernel::keep_heap_small();
         let node_name = startup::node_name(config)?;
         info!(version = env!("CARGO_PKG_VERSION"), node = &*node_name, "starting");
         process::tell(&config.notes);
@@ -212,6 +213,9 @@ impl Agent {
         while let Ok(batch) = self.batches.try_recv() {
             self.engine.absorb(batch);
         }
+        if !self.engine.is_listed() {
+            return Ok(());
+        }
         self.health.queued();
         self.metrics.queued(&self.engine);
         self.health.set_eligible(self.engine.node_is_eligible());
@@ -235,9 +239,13 @@ impl Agent {
     /// is answered by what is wanted.
     fn begin(&mut self) -> Result<()> {
         let start = Instant::now();
+        // Reading the lists took memory in threads that have no more use for it.
+        kernel::release_heap();
         let taking_over = takeover::kube_proxy_rules();
         if taking_over {
             self.engine.set_takeover(plan::Takeover::Attaching);
+        } else {
+            self.make_room()?;
         }
         let mut synced = self.engine.sync(&mut self.maps);
         takeover::leave_connections(&mut self.maps);
@@ -252,6 +260,7 @@ impl Agent {
             }
         }
         self.written(synced, start);
+        kernel::release_heap();
         Ok(())
     }
 
@@ -313,10 +322,11 @@ impl Agent {
     }
 
     fn full_sync(&mut self) {
-        self.due.full_sync = Instant::now() + self.sync_period;
         self.exempt();
         let start = Instant::now();
         let compared = self.engine.full_sync(&mut self.maps);
+        let rest = start.elapsed() * FULL_SYNC_REST;
+        self.due.full_sync = Instant::now() + self.sync_period.max(rest);
         if let Ok(repairs) = &compared {
             self.metrics.compared(&self.engine, start.elapsed(), repairs);
         }
@@ -360,7 +370,7 @@ impl Agent {
 
     fn swept(&mut self, swept: Result<Swept, SweepError>) {
         let took = self.sweeper.took();
-        self.due.sweep = self.due.sweep.max(Instant::now() + took * SWEEP_REST);
+        self.due.sweep_not_before = Instant::now() + took * SWEEP_REST;
         match swept {
             Ok(swept) => {
                 let total = self.metrics.swept(took, &swept);

@@ -37,7 +37,8 @@ impl<A: MapAddr> FamilyTable<A> {
         };
         table.adopt_source_ranges(maps)?;
         let mut frontends = maps.frontends()?;
-        frontends.sort_unstable_by_key(|(key, _)| *key);
+        // In the order of slots, which are read in windows.
+        frontends.sort_unstable_by_key(|(key, value)| (value.cluster.offset, *key));
         for (key, value) in frontends {
             table.adopt_frontend(maps, key, value)?;
         }
@@ -70,7 +71,7 @@ impl<A: MapAddr> FamilyTable<A> {
             return Ok(range.offset == 0);
         }
         if let Some(known) = port.sets.iter().find(|set| set.range == range) {
-            return Ok(!known.ids.is_empty());
+            return Ok(!known.ids().is_empty());
         }
         if !self.ranges.reserve(range) {
             return Ok(false);
@@ -85,6 +86,7 @@ impl<A: MapAddr> FamilyTable<A> {
         for id in &set.members {
             self.backends.retain(*id);
         }
+        port.sets.reserve_exact(1);
         port.sets.push(set);
         Ok(sound)
     }

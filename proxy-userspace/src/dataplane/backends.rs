@@ -1,7 +1,8 @@
 //! Which backend has which id, and who still needs it.
 
-use std::collections::HashMap;
+use std::{collections::hash_map::RandomState, hash::BuildHasher};
 
+use hashbrown::HashTable;
 use proxy_common::maps::backends::Backend;
 
 use super::{MapAddr, MapError, MapName, ids::IdPool};
@@ -9,8 +10,13 @@ use super::{MapAddr, MapError, MapName, ids::IdPool};
 /// The rows of `backends`. One row serves every service port that leads to its address.
 #[derive(Debug)]
 pub(super) struct BackendTable<A> {
-    ids: HashMap<Backend<A>, u32>,
-    records: HashMap<u32, Record<A>>,
+    /// The ids of rows, found by what `records` has: rows are many, and there once.
+    ids: HashTable<u32>,
+    hasher: RandomState,
+    /// By id.
+    records: Vec<Option<Record<A>>>,
+    /// Records there are.
+    len: usize,
     pool: IdPool,
     /// Ids whose last user is gone; some may have found a new one since.
     idle: Vec<u32>,
@@ -39,45 +45,84 @@ impl<A: MapAddr> BackendTable<A> {
     /// The rows the kernel holds; none of them has a user yet.
     pub(super) fn adopt(capacity: u32, rows: Vec<(u32, Backend<A>)>) -> Self {
         let pool = IdPool::new(capacity.saturating_sub(1), rows.iter().map(|(id, _)| *id));
-        let mut table =
-            Self { ids: HashMap::new(), records: HashMap::new(), pool, idle: Vec::new(), capacity };
+        let mut table = Self {
+            ids: HashTable::new(),
+            hasher: RandomState::new(),
+            records: Vec::new(),
+            len: 0,
+            pool,
+            idle: Vec::new(),
+            capacity,
+        };
         for (id, row) in rows {
-            table.ids.entry(row).or_insert(id);
-            table.records.insert(id, Record { row, users: 0, kernel: Kernel::Holds });
+            table.insert(id, Record { row, users: 0, kernel: Kernel::Holds });
             table.idle.push(id);
         }
         table
     }
 
+    fn find(&self, row: &Backend<A>) -> Option<u32> {
+        let is_it = |id: &u32| self.row(*id) == Some(row);
+        self.ids.find(self.hasher.hash_one(row), is_it).copied()
+    }
+
+    fn record(&self, id: u32) -> Option<&Record<A>> {
+        self.records.get(id as usize)?.as_ref()
+    }
+
+    fn record_mut(&mut self, id: u32) -> Option<&mut Record<A>> {
+        self.records.get_mut(id as usize)?.as_mut()
+    }
+
+    /// Of two ids with the same row, which an earlier agent may have left, the first is the row's.
+    fn insert(&mut self, id: u32, record: Record<A>) {
+        let index = id as usize;
+        if self.records.len() <= index {
+            self.records.resize_with(index + 1, || None);
+        }
+        let is_known = self.find(&record.row).is_some();
+        let hash = self.hasher.hash_one(record.row);
+        self.len += usize::from(self.records[index].replace(record).is_none());
+        if !is_known {
+            let (records, hasher) = (&self.records, &self.hasher);
+            let hash_of = |id: &u32| {
+                records
+                    .get(*id as usize)
+                    .and_then(Option::as_ref)
+                    .map_or(0, |record| hasher.hash_one(record.row))
+            };
+            self.ids.insert_unique(hash, id, hash_of);
+        }
+    }
+
     /// The id for a row, with one user more.
     pub(super) fn acquire(&mut self, row: Backend<A>) -> Result<u32, MapError> {
-        if let Some(id) = self.ids.get(&row).copied() {
+        if let Some(id) = self.find(&row) {
             self.retain(id);
             return Ok(id);
         }
         let full = MapError::Full { map: MapName::Backends, capacity: self.capacity };
         let id = self.pool.take().ok_or(full)?;
-        self.ids.insert(row, id);
-        self.records.insert(id, Record { row, users: 1, kernel: Kernel::Absent });
+        self.insert(id, Record { row, users: 1, kernel: Kernel::Absent });
         Ok(id)
     }
 
     /// The id for a row that already has one, with one user more.
     pub(super) fn acquire_known(&mut self, row: &Backend<A>) -> Option<u32> {
-        let id = *self.ids.get(row)?;
+        let id = self.find(row)?;
         self.retain(id).then_some(id)
     }
 
     /// One user more; false when there is no such row.
     pub(super) fn retain(&mut self, id: u32) -> bool {
-        let Some(record) = self.records.get_mut(&id) else { return false };
+        let Some(record) = self.record_mut(id) else { return false };
         record.users += 1;
         true
     }
 
     /// One user less.
     pub(super) fn release(&mut self, id: u32) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.record_mut(id) else { return };
         record.users = record.users.saturating_sub(1);
         if record.users == 0 && record.kernel == Kernel::Absent {
             self.forget(id);
@@ -88,12 +133,12 @@ impl<A: MapAddr> BackendTable<A> {
 
     /// The row of an id.
     pub(super) fn row(&self, id: u32) -> Option<&Backend<A>> {
-        self.records.get(&id).map(|record| &record.row)
+        self.record(id).map(|record| &record.row)
     }
 
     /// The rows among `ids` that the kernel may not hold.
     pub(super) fn unwritten(&self, ids: &[u32]) -> impl Iterator<Item = (u32, Backend<A>)> {
-        let record = |id: &u32| Some((*id, self.records.get(id)?));
+        let record = |id: &u32| Some((*id, self.record(*id)?));
         ids.iter()
             .filter_map(record)
             .filter(|(_, record)| record.kernel != Kernel::Holds)
@@ -103,7 +148,7 @@ impl<A: MapAddr> BackendTable<A> {
     /// Notes the outcome of writing rows.
     pub(super) fn set_written(&mut self, ids: impl IntoIterator<Item = u32>, succeeded: bool) {
         for id in ids {
-            if let Some(record) = self.records.get_mut(&id) {
+            if let Some(record) = self.record_mut(id) {
                 record.kernel = if succeeded { Kernel::Holds } else { Kernel::Unknown };
             }
         }
@@ -112,7 +157,10 @@ impl<A: MapAddr> BackendTable<A> {
     /// Ids that have no user.
     pub(super) fn idle(&mut self) -> Vec<u32> {
         let records = &self.records;
-        self.idle.retain(|id| records.get(id).is_some_and(|record| record.users == 0));
+        let is_idle = |id: &u32| {
+            records.get(*id as usize).and_then(Option::as_ref).is_some_and(|record| record.users == 0)
+        };
+        self.idle.retain(is_idle);
         self.idle.sort_unstable();
         self.idle.dedup();
         self.idle.clone()
@@ -126,16 +174,19 @@ impl<A: MapAddr> BackendTable<A> {
     }
 
     fn forget(&mut self, id: u32) {
-        let Some(record) = self.records.remove(&id) else { return };
-        if self.ids.get(&record.row) == Some(&id) {
-            self.ids.remove(&record.row);
+        let Some(record) = self.record(id) else { return };
+        let hash = self.hasher.hash_one(record.row);
+        if let Ok(entry) = self.ids.find_entry(hash, |known| *known == id) {
+            entry.remove();
         }
+        self.records[id as usize] = None;
+        self.len -= 1;
         self.pool.release(id);
     }
 
     /// What the kernel has to hold under an id: nothing is said about rows in between.
     pub(super) fn expected(&self, id: u32) -> Option<Backend<A>> {
-        match self.records.get(&id) {
+        match self.record(id) {
             Some(record) if record.kernel == Kernel::Holds && record.users > 0 => Some(record.row),
             Some(_) => None,
             None => Some(Backend::default()),
@@ -144,7 +195,7 @@ impl<A: MapAddr> BackendTable<A> {
 
     /// Number of rows in use.
     pub(super) fn len(&self) -> usize {
-        self.records.len()
+        self.len
     }
 }
 

@@ -192,7 +192,9 @@ impl<A: MapAddr> FamilyTable<A> {
                 self.ports.remove(&service);
                 self.keys.remove(&service);
             } else {
-                self.keys.insert(service, wanted.into_iter().map(|(key, _)| key).collect());
+                let mut keys: Vec<_> = wanted.into_iter().map(|(key, _)| key).collect();
+                keys.shrink_to_fit();
+                self.keys.insert(service, keys);
             }
         }
     }

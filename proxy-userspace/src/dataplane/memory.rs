@@ -177,6 +177,11 @@ impl MapStore for MemoryMaps {
         &mut self.v6
     }
 
+    fn each_service(&self, visit: &mut dyn FnMut(u32, &ServiceRow)) -> Result<(), MapError> {
+        self.services.iter().for_each(|(id, row)| visit(*id, row));
+        Ok(())
+    }
+
     fn services(&self) -> Result<Vec<(u32, ServiceRow)>, MapError> {
         Ok(self.services.iter().map(|(id, row)| (*id, *row)).collect())
     }
@@ -213,6 +218,11 @@ impl MapStore for MemoryMaps {
 impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
     fn capacity(&self, _map: MapName) -> u32 {
         self.frontend_capacity as u32
+    }
+
+    fn each_frontend(&self, visit: &mut dyn FnMut(&FrontendKey<A>, &Frontend)) -> Result<(), MapError> {
+        self.frontends.iter().for_each(|(key, value)| visit(key, value));
+        Ok(())
     }
 
     fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {

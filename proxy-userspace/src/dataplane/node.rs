@@ -3,14 +3,20 @@
 
 use std::collections::HashMap;
 
+use proxy_common::maps::settings::{Settings, flags::NONE_EXEMPT};
+
 use super::{FamilyMaps, MapAddr, MapError, MapStore, encode};
 use crate::plan::NodePlan;
 
 /// Makes the maps hold exactly the node's rows; returns how many differed.
 pub(super) fn write(maps: &mut impl MapStore, plan: &NodePlan) -> Result<usize, MapError> {
+    let held = maps.settings()?;
+    // Whether cgroups are exempt is said by whoever writes them.
+    let flags = plan.settings.flags | held.flags & NONE_EXEMPT;
+    let settings = Settings { flags, ..plan.settings };
     let mut count = 0;
-    if maps.settings()? != plan.settings {
-        maps.put_settings(&plan.settings)?;
+    if held != settings {
+        maps.put_settings(&settings)?;
         count += 1;
     }
     Ok(count + write_family(maps.v4(), plan)? + write_family(maps.v6(), plan)?)

@@ -8,7 +8,6 @@ use super::{
     MapError, MapStore,
     family::{FamilyTable, Staged},
     node,
-    repair::Repairs,
     services::ServiceTable,
 };
 use crate::{
@@ -34,9 +33,9 @@ pub struct Reconciler {
     failures: BTreeMap<ObjectName, MapError>,
     /// Services found in the maps that no plan has named yet.
     adopted: HashSet<ObjectName>,
-    pruned: bool,
-    node: Option<NodePlan>,
-    node_pending: bool,
+    pub(super) pruned: bool,
+    pub(super) node: Option<NodePlan>,
+    pub(super) node_pending: bool,
     node_failure: Option<MapError>,
     /// Ids whose last rows are gone, until their own row is too.
     departed: Vec<u32>,
@@ -121,6 +120,17 @@ impl Reconciler {
 
     /// Writes what is pending. What fails stays pending.
     pub fn apply(&mut self, maps: &mut impl MapStore) -> Applied {
+        self.apply_all(maps, std::iter::empty())
+    }
+
+    /// Writes what is pending and these plans, in the place of older ones. They are asked for as
+    /// they are written, so that those of a large cluster are never in memory all at once.
+    pub fn apply_all(
+        &mut self,
+        maps: &mut impl MapStore,
+        mut plans: impl Iterator<Item = (ObjectName, Vec<PortPlan>)>,
+    ) -> Applied {
+        plans.by_ref().take(CHUNK).for_each(|(service, plans)| self.update(service, plans));
         self.v4.ranges.settle();
         self.v6.ranges.settle();
         let mut applied = Applied::default();
@@ -133,6 +143,18 @@ impl Reconciler {
             let rest = waiting.keys().nth(CHUNK).cloned().map(|first| waiting.split_off(&first));
             let chunk = std::mem::replace(&mut waiting, rest.unwrap_or_default());
             self.apply_chunk(maps, chunk.into_iter().collect(), &mut applied);
+        }
+        loop {
+            let chunk: Vec<_> =
+                plans.by_ref().take(CHUNK).map(|(name, plans)| (name, plans.into())).collect();
+            if chunk.is_empty() {
+                break;
+            }
+            for (service, _) in &chunk {
+                self.adopted.remove(service);
+                self.pending.remove(service);
+            }
+            self.apply_chunk(maps, chunk, &mut applied);
         }
         applied.failed = self.pending.len();
         applied
@@ -270,32 +292,6 @@ impl Reconciler {
         let departed = std::mem::take(&mut self.departed);
         departed.iter().for_each(|id| self.services.forget(*id));
         Ok(count + departed.len())
-    }
-
-    /// Compares everything with the kernel and repairs what others have changed.
-    pub fn full_sync(&mut self, maps: &mut impl MapStore) -> Result<Repairs, MapError> {
-        let mut repairs = Repairs::default();
-        self.v4.repair(maps.v4(), self.pruned, &mut repairs)?;
-        self.v6.repair(maps.v6(), self.pruned, &mut repairs)?;
-        repairs.services = self.repair_services(maps)?;
-        if let Some(plan) = self.node.as_ref().filter(|_| !self.node_pending) {
-            repairs.node = node::write(maps, plan)?;
-        }
-        Ok(repairs)
-    }
-
-    fn repair_services(&self, maps: &mut impl MapStore) -> Result<usize, MapError> {
-        let mut unknown: BTreeMap<_, _> = maps.services()?.into_iter().collect();
-        let differs = |(id, row): &(u32, _)| unknown.remove(id).as_ref() != Some(row);
-        let rows: Vec<_> = self.services.expected().filter(differs).collect();
-        if !rows.is_empty() {
-            maps.put_services(&rows)?;
-        }
-        let unknown: Vec<_> = unknown.into_keys().filter(|_| self.pruned).collect();
-        if !unknown.is_empty() {
-            maps.delete_services(&unknown)?;
-        }
-        Ok(rows.len() + unknown.len())
     }
 
     /// Services that wait for their rows, each with the reason if it is known.

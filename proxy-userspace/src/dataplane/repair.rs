@@ -1,11 +1,11 @@
 //! Compares what the kernel holds with what was written, and writes again what others
 //! have changed. Rows that wait for a write of their own are left to it.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use proxy_common::maps::backends::flags;
 
-use super::{FamilyMaps, MapAddr, MapError, family::FamilyTable};
+use super::{FamilyMaps, MapAddr, MapError, MapStore, Reconciler, family::FamilyTable, node};
 
 /// How many rows were found to differ, and put right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,42 @@ impl Repairs {
     /// All of them.
     pub fn total(&self) -> usize {
         self.frontends + self.backends + self.slots + self.source_ranges + self.services + self.node
+    }
+}
+
+impl Reconciler {
+    /// Compares everything with the kernel and repairs what others have changed.
+    pub fn full_sync(&mut self, maps: &mut impl MapStore) -> Result<Repairs, MapError> {
+        let mut repairs = Repairs::default();
+        self.v4.repair(maps.v4(), self.pruned, &mut repairs)?;
+        self.v6.repair(maps.v6(), self.pruned, &mut repairs)?;
+        repairs.services = self.repair_services(maps)?;
+        if let Some(plan) = self.node.as_ref().filter(|_| !self.node_pending) {
+            repairs.node = node::write(maps, plan)?;
+        }
+        Ok(repairs)
+    }
+
+    fn repair_services(&self, maps: &mut impl MapStore) -> Result<usize, MapError> {
+        let (mut found, mut unknown) = (HashSet::new(), HashSet::new());
+        maps.each_service(&mut |id, row| match self.services.expected_row(id) {
+            Some(expected) if expected == *row => {
+                found.insert(id);
+            }
+            Some(_) => (),
+            None => {
+                unknown.insert(id);
+            }
+        })?;
+        let rows: Vec<_> = self.services.expected().filter(|(id, _)| !found.contains(id)).collect();
+        if !rows.is_empty() {
+            maps.put_services(&rows)?;
+        }
+        let unknown: Vec<_> = unknown.into_iter().filter(|_| self.pruned).collect();
+        if !unknown.is_empty() {
+            maps.delete_services(&unknown)?;
+        }
+        Ok(rows.len() + unknown.len())
     }
 }
 
@@ -65,11 +101,14 @@ impl<A: MapAddr> FamilyTable<A> {
         let mut count = 0;
         let mut actual = Vec::new();
         let sets = self.ports.values().flat_map(|port| &port.sets);
-        for set in sets.filter(|set| set.written && !set.ids.is_empty()) {
-            actual.resize(set.ids.len(), 0);
+        let mut sets: Vec<_> = sets.filter(|set| set.written && !set.ids().is_empty()).collect();
+        // In the order of slots, which are read in windows.
+        sets.sort_unstable_by_key(|set| set.range.offset);
+        for set in sets {
+            actual.resize(set.ids().len(), 0);
             maps.slots(set.range.offset, &mut actual)?;
-            if *actual != *set.ids {
-                maps.put_slots(set.range.offset, &set.ids)?;
+            if *actual != *set.ids() {
+                maps.put_slots(set.range.offset, set.ids())?;
                 count += 1;
             }
         }
@@ -81,17 +120,26 @@ impl<A: MapAddr> FamilyTable<A> {
         maps: &mut impl FamilyMaps<A>,
         delete_unknown: bool,
     ) -> Result<usize, MapError> {
-        let actual: HashMap<_, _> = maps.frontends()?.into_iter().collect();
+        let (mut found, mut unknown) = (HashSet::with_capacity(self.frontends.len()), HashSet::new());
+        maps.each_frontend(&mut |key, value| match self.frontends.get(key) {
+            Some(written) if written.value == *value => {
+                found.insert(*key);
+            }
+            Some(_) => (),
+            None => {
+                unknown.insert(*key);
+            }
+        })?;
         let certain = self.frontends.iter().filter(|(_, written)| written.certain);
         let rows: Vec<_> = certain
-            .filter(|(key, written)| actual.get(key) != Some(&written.value))
+            .filter(|(key, _)| !found.contains(*key))
             .map(|(key, written)| (*key, written.value))
             .collect();
+        drop(found);
         if !rows.is_empty() {
             maps.put_frontends(&rows)?;
         }
-        let unknown = actual.keys().filter(|key| delete_unknown && !self.frontends.contains_key(key));
-        let unknown: Vec<_> = unknown.copied().collect();
+        let unknown: Vec<_> = unknown.into_iter().filter(|_| delete_unknown).collect();
         if !unknown.is_empty() {
             maps.delete_frontends(&unknown)?;
         }

@@ -10,7 +10,6 @@ use crate::model::{ObjectName, Protocol, ServicePortName};
 /// The rows of `services`.
 #[derive(Debug)]
 pub(super) struct ServiceTable {
-    ids: HashMap<(ServicePortName, Protocol), u32>,
     records: HashMap<u32, Record>,
     /// The ids of each service.
     objects: HashMap<ObjectName, Vec<u32>>,
@@ -31,11 +30,10 @@ impl ServiceTable {
     pub(super) fn adopt(capacity: u32, rows: &[(u32, ServiceRow)], named_by_frontends: &[u32]) -> Self {
         let ids = rows.iter().map(|(id, _)| id).chain(named_by_frontends).copied();
         let pool = IdPool::new(capacity, ids);
-        let mut table =
-            Self { ids: HashMap::new(), records: HashMap::new(), objects: HashMap::new(), pool, capacity };
+        let mut table = Self { records: HashMap::new(), objects: HashMap::new(), pool, capacity };
         for (id, row) in rows {
             match encode::service_name(row) {
-                Some((name, protocol)) if !table.ids.contains_key(&(name.clone(), protocol)) => {
+                Some((name, protocol)) if !table.has(&name, protocol) => {
                     table.insert(*id, name, protocol, true);
                 }
                 _ => table.insert_nameless(*id),
@@ -57,14 +55,13 @@ impl ServiceTable {
 
     fn insert(&mut self, id: u32, name: ServicePortName, protocol: Protocol, written: bool) {
         self.objects.entry(name.service.clone()).or_default().push(id);
-        self.ids.insert((name.clone(), protocol), id);
         self.records.insert(id, Record { name, protocol, written });
     }
 
     /// The id of a service port, a new one if it has none.
     pub(super) fn id(&mut self, name: &ServicePortName, protocol: Protocol) -> Result<u32, MapError> {
-        if let Some(id) = self.ids.get(&(name.clone(), protocol)) {
-            return Ok(*id);
+        if let Some(id) = self.find(name, protocol) {
+            return Ok(id);
         }
         let full = MapError::Full { map: MapName::Services, capacity: self.capacity };
         let id = self.pool.take().ok_or(full)?;
@@ -84,7 +81,13 @@ impl ServiceTable {
 
     /// Whether a service port has an id.
     pub(super) fn has(&self, name: &ServicePortName, protocol: Protocol) -> bool {
-        self.ids_of(&name.service).iter().any(|id| self.name(*id) == Some((name, protocol)))
+        self.find(name, protocol).is_some()
+    }
+
+    /// A service has few ports.
+    fn find(&self, name: &ServicePortName, protocol: Protocol) -> Option<u32> {
+        let is_it = |id: &u32| self.name(*id) == Some((name, protocol));
+        self.ids_of(&name.service).iter().copied().find(is_it)
     }
 
     /// Every service that has an id.
@@ -117,13 +120,17 @@ impl ServiceTable {
                 self.objects.remove(&record.name.service);
             }
         }
-        self.ids.remove(&(record.name, record.protocol));
         self.pool.release(id);
     }
 
     /// Every row the kernel has to hold.
     pub(super) fn expected(&self) -> impl Iterator<Item = (u32, ServiceRow)> {
         self.records.iter().filter(|(_, record)| record.written).map(|(id, record)| (*id, record.row()))
+    }
+
+    /// The row that the kernel has to hold under an id, if any.
+    pub(super) fn expected_row(&self, id: u32) -> Option<ServiceRow> {
+        self.records.get(&id).filter(|record| record.written).map(Record::row)
     }
 
     /// Number of rows in use.

@@ -11,7 +11,7 @@ use super::{
     ranges::Ranges,
 };
 use crate::{
-    model::Protocol,
+    model::{Protocol, Weights},
     plan::{
         BackendRow, Scope, Spread,
         maglev::{self, Use},
@@ -31,24 +31,40 @@ pub(super) struct Port {
 #[derive(Debug)]
 pub(super) struct SlotSet {
     pub(super) range: SlotRange,
-    /// What stands in the slots.
-    pub(super) ids: Box<[u32]>,
-    /// The backends among them, each once.
+    /// What stands in the slots, unless it is one of the members in each.
+    table: Option<Box<[u32]>>,
+    /// The backends, each once; in the order of addresses if it is known what it was made of.
     pub(super) members: Box<[u32]>,
-    /// What it was made of; unknown for what an earlier agent wrote.
-    made_of: Option<Layout>,
+    /// How it was made of its members; unknown for what an earlier agent wrote.
+    made_by: Option<Making>,
     /// There was no room for what was wanted: a smaller table, or one slot for each.
     reduced: bool,
     /// The kernel is known to hold the ids; before, no frontend names the range.
     pub(super) written: bool,
 }
 
-/// What the slots of a set follow from.
+/// What the slots of a set follow from, beside its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Layout {
-    /// Ids and weights, in the order of addresses.
-    backends: Box<[(u32, u16)]>,
+struct Making {
     spread: Spread,
+    /// None if all have the default.
+    weights: Option<Box<[u16]>>,
+}
+
+/// What the slots of a set are to follow from.
+struct Layout<'a> {
+    /// Ids in the order of addresses.
+    members: &'a [u32],
+    addrs: &'a [(SocketAddr, u16)],
+    spread: Spread,
+}
+
+impl Layout<'_> {
+    fn making(&self) -> Making {
+        let weighted = self.addrs.iter().any(|(_, weight)| *weight != Weights::DEFAULT);
+        let weights = weighted.then(|| self.addrs.iter().map(|(_, weight)| *weight).collect());
+        Making { spread: self.spread, weights }
+    }
 }
 
 impl Port {
@@ -64,15 +80,30 @@ impl SlotSet {
         let mut members = ids.clone();
         members.sort_unstable();
         members.dedup();
-        Self { range, ids: ids.into(), members: members.into(), made_of: None, reduced: false, written: true }
+        let table = (members != ids).then(|| ids.into());
+        Self { range, table, members: members.into(), made_by: None, reduced: false, written: true }
     }
 
-    fn is_made_of(&self, layout: &Layout, len: u32) -> bool {
-        self.range.len == len && self.made_of.as_ref() == Some(layout)
+    /// What stands in the slots.
+    pub(super) fn ids(&self) -> &[u32] {
+        self.table.as_deref().unwrap_or(&self.members)
+    }
+
+    fn is_made_of(&self, layout: &Layout<'_>, making: &Making, len: u32) -> bool {
+        self.range.len == len && self.made_by.as_ref() == Some(making) && *self.members == *layout.members
     }
 
     fn is_adopted(&self, len: u32) -> bool {
-        self.range.len == len && self.made_of.is_none()
+        self.range.len == len && self.made_by.is_none()
+    }
+
+    /// Notes what a set was made of that an earlier agent wrote. It has the same members.
+    fn identify(&mut self, layout: &Layout<'_>, making: Making, reduced: bool) {
+        if self.table.is_none() || self.table.as_deref() == Some(layout.members) {
+            self.table = None;
+        }
+        self.members = layout.members.into();
+        (self.made_by, self.reduced) = (Some(making), reduced);
     }
 
     pub(super) fn release<A: MapAddr>(self, backends: &mut BackendTable<A>, ranges: &mut Ranges) {
@@ -95,9 +126,9 @@ impl<A: MapAddr> FamilyTable<A> {
             return Ok(SlotRange::default());
         }
         let members = self.acquire_all(rows.iter().map(|(row, _)| *row))?;
-        let backends = members.iter().zip(&rows).map(|(id, (_, row))| (*id, row.weight)).collect();
         let addrs: Vec<_> = rows.iter().map(|(_, row)| (row.addr, row.weight)).collect();
-        let found = self.find_or_make(service, Layout { backends, spread: scope.spread }, &members, &addrs);
+        let layout = Layout { members: &members, addrs: &addrs, spread: scope.spread };
+        let found = self.find_or_make(service, &layout);
         if !matches!(found, Ok(Found { fresh: true, .. })) {
             members.iter().for_each(|id| self.backends.release(*id));
         }
@@ -120,18 +151,13 @@ impl<A: MapAddr> FamilyTable<A> {
 
     /// The set of this layout in the best form there is room for. One that the port has, or
     /// that an earlier agent made, is taken as it is. A fresh one uses each of its members.
-    fn find_or_make(
-        &mut self,
-        service: u32,
-        layout: Layout,
-        members: &[u32],
-        addrs: &[(SocketAddr, u16)],
-    ) -> Result<Found, MapError> {
+    fn find_or_make(&mut self, service: u32, layout: &Layout<'_>) -> Result<Found, MapError> {
         let port = self.ports.entry(service).or_default();
-        let forms = Form::of(&layout, self.ranges.capacity());
+        let making = layout.making();
+        let forms = Form::of(layout, self.ranges.capacity());
         for (rank, form) in forms.iter().enumerate() {
             let reduced = rank > 0;
-            if let Some(set) = port.sets.iter().find(|set| set.is_made_of(&layout, form.len)) {
+            if let Some(set) = port.sets.iter().find(|set| set.is_made_of(layout, &making, form.len)) {
                 return Ok(Found { range: set.range, fresh: false });
             }
             let may_exist = port.sets.iter().any(|set| set.is_adopted(form.len));
@@ -139,16 +165,19 @@ impl<A: MapAddr> FamilyTable<A> {
             if range.is_none() && !may_exist {
                 continue;
             }
-            let ids = form.fill(members, addrs);
+            let table = form.table(layout);
+            let ids = table.as_deref().unwrap_or(layout.members);
             let mut adopted = port.sets.iter_mut().filter(|set| set.is_adopted(form.len));
-            if let Some(set) = adopted.find(|set| *set.ids == *ids) {
+            if let Some(set) = adopted.find(|set| *set.ids() == *ids) {
                 range.into_iter().for_each(|range| self.ranges.release_unread(range));
-                (set.made_of, set.reduced) = (Some(layout), reduced);
+                set.identify(layout, making, reduced);
                 return Ok(Found { range: set.range, fresh: false });
             }
             let Some(range) = range else { continue };
-            let (ids, members, made_of) = (ids.into(), members.into(), Some(layout));
-            port.sets.push(SlotSet { range, ids, members, made_of, reduced, written: false });
+            let (members, made_by) = (layout.members.into(), Some(making));
+            // Most ports have one, and keep it.
+            port.sets.reserve_exact(1);
+            port.sets.push(SlotSet { range, table, members, made_by, reduced, written: false });
             return Ok(Found { range, fresh: true });
         }
         Err(MapError::Full { map: MapName::Slots, capacity: self.ranges.capacity() })
@@ -164,9 +193,9 @@ impl<A: MapAddr> FamilyTable<A> {
         for service in services {
             let Some(port) = self.ports.get_mut(&service) else { continue };
             for set in port.sets.iter_mut().filter(|set| !set.written) {
-                maps.put_slots(set.range.offset, &set.ids)?;
+                maps.put_slots(set.range.offset, set.ids())?;
                 set.written = true;
-                count += set.ids.len();
+                count += set.ids().len();
             }
         }
         Ok(count)
@@ -197,11 +226,11 @@ struct Form {
 impl Form {
     /// From the one that is wanted to the one that takes the fewest slots. Tables leave room,
     /// for services that need none must not go without their few slots.
-    fn of(layout: &Layout, capacity: u32) -> Vec<Self> {
-        let backends = layout.backends.len() as u32;
+    fn of(layout: &Layout<'_>, capacity: u32) -> Vec<Self> {
+        let backends = layout.members.len() as u32;
         let table = |usage, reserve| {
             // An update takes the new table while the old one is in use.
-            let len = maglev::size(layout.backends.len(), usage, capacity / 4);
+            let len = maglev::size(layout.members.len(), usage, capacity / 4);
             Self { len, reserve, is_table: true }
         };
         let mut forms = match layout.spread {
@@ -214,13 +243,10 @@ impl Form {
         forms
     }
 
-    /// What stands in the slots.
-    fn fill(&self, members: &[u32], addrs: &[(SocketAddr, u16)]) -> Vec<u32> {
-        if !self.is_table {
-            return members.to_vec();
-        }
-        let table = maglev::table(addrs, self.len).into_iter();
-        table.filter_map(|index| members.get(index as usize).copied()).collect()
+    /// What stands in the slots, unless it is one of the members in each.
+    fn table(&self, layout: &Layout<'_>) -> Option<Box<[u32]>> {
+        let table = self.is_table.then(|| maglev::table(layout.addrs, self.len).into_iter())?;
+        Some(table.filter_map(|index| layout.members.get(index as usize).copied()).collect())
     }
 }
 

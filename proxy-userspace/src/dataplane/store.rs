@@ -33,6 +33,8 @@ pub trait MapStore {
     /// The maps of IPv6.
     fn v6(&mut self) -> &mut Self::V6;
 
+    /// Calls `visit` with every row of `services`, some twice if others write meanwhile.
+    fn each_service(&self, visit: &mut dyn FnMut(u32, &ServiceRow)) -> Result<(), MapError>;
     /// Every row of `services`.
     fn services(&self) -> Result<Vec<(u32, ServiceRow)>, MapError>;
     /// Inserts or replaces rows of `services`.
@@ -56,6 +58,8 @@ pub trait FamilyMaps<A: Addr> {
     /// Rows that a map of this family has room for; 0 when it cannot be told.
     fn capacity(&self, map: MapName) -> u32;
 
+    /// Calls `visit` with every row of `frontends`, some twice if others write meanwhile.
+    fn each_frontend(&self, visit: &mut dyn FnMut(&FrontendKey<A>, &Frontend)) -> Result<(), MapError>;
     /// Every row of `frontends`.
     fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError>;
     /// Inserts or replaces rows of `frontends`.

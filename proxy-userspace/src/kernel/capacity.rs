@@ -38,26 +38,36 @@ limits! {
 /// a map that has grown so far is filled by something that more room does not cure.
 pub const GROWTH: u32 = 16;
 
+impl Limit {
+    /// The one that a map has; nothing if it does not grow.
+    fn of(map: MapName) -> Option<&'static Self> {
+        let name = match map {
+            MapName::Frontends => "frontends",
+            MapName::Backends => "backends",
+            MapName::Slots => "slots",
+            MapName::Conntrack => "conntrack",
+            MapName::SocketFlows => "socketFlows",
+            MapName::Services => "services",
+            _ => return None,
+        };
+        LIMITS.iter().find(|limit| limit.name == name)
+    }
+}
+
 impl Capacities {
+    /// Rows a map has room for; nothing if that cannot be changed.
+    pub fn room(&self, map: MapName) -> Option<u32> {
+        Limit::of(map).map(|limit| (limit.get)(self))
+    }
+
     /// The same with twice the room, at most [`GROWTH`] times `configured`, in each of `full`.
     /// Nothing if that is no more than before.
     pub fn grown(&self, full: &[MapName], configured: &Self) -> Option<Self> {
         let mut grown = *self;
-        for map in full {
-            let name = match map {
-                MapName::Frontends => "frontends",
-                MapName::Backends => "backends",
-                MapName::Slots => "slots",
-                MapName::Conntrack => "conntrack",
-                MapName::SocketFlows => "socketFlows",
-                MapName::Services => "services",
-                _ => continue,
-            };
-            if let Some(limit) = LIMITS.iter().find(|limit| limit.name == name) {
-                let most = (limit.get)(configured).saturating_mul(GROWTH);
-                let now = (limit.get)(self);
-                (limit.set)(&mut grown, now.saturating_mul(2).min(most).max(now));
-            }
+        for limit in full.iter().filter_map(|map| Limit::of(*map)) {
+            let most = (limit.get)(configured).saturating_mul(GROWTH);
+            let now = (limit.get)(self);
+            (limit.set)(&mut grown, now.saturating_mul(2).min(most).max(now));
         }
         (grown != *self).then_some(grown)
     }

@@ -1,6 +1,6 @@
 //! Refused packets, as metrics: read from the map whenever somebody asks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use proxy_common::DropReason;
@@ -53,11 +53,11 @@ impl Collector for DropMetrics {
 
 /// Values of the labels, and counts.
 fn by_service(maps: &PinnedMaps) -> Result<BTreeMap<[String; 5], u64>, KernelError> {
-    let names: HashMap<_, _> = maps.services()?.into_iter().collect();
     let mut counts = BTreeMap::new();
     let mut rows = maps.service_drops()?;
     // Always the same ones have a series.
     rows.sort_unstable_by_key(|(key, _)| *key);
+    let names = maps.services_of(&rows.iter().take(SERIES).map(|(key, _)| key.service).collect())?;
     for (at, (key, count)) in rows.into_iter().enumerate() {
         let reason = DropReason::ALL.iter().find(|reason| **reason as u32 == key.reason);
         let reason = reason.map_or("unknown", |reason| reason.name());

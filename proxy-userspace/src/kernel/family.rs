@@ -10,10 +10,6 @@ use proxy_common::{
     addr::{Addr, Ip4, Ip6},
     maps::{
         self,
-        address_filter::{
-            Cell,
-            flags::{BACKEND, FRONTEND},
-        },
         backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
@@ -24,12 +20,14 @@ use proxy_common::{
     },
 };
 
-use super::{error::KernelError, hash::HashTable, mmap::MappedArray, object, pins::Pins};
+use super::{
+    error::KernelError, filter::AddressFilter, hash::HashTable, mmap::MappedArray, object, pins::Pins,
+};
 use crate::dataplane::{FamilyMaps, MapError, MapName};
 
 /// The maps of one family.
 pub struct KernelFamily<A: Addr> {
-    address_filter: MappedArray<u64>,
+    pub(super) address_filter: AddressFilter,
     frontends: HashTable,
     backends: MappedArray<Backend<A>>,
     slots: MappedArray<u32>,
@@ -167,7 +165,7 @@ impl<A: KernelAddr> KernelFamily<A> {
     pub(super) fn open(pins: &Pins) -> Result<Self, KernelError> {
         let names = A::PINS.0;
         let mut maps = Self {
-            address_filter: mapped(pins, names.address_filter)?,
+            address_filter: AddressFilter::new(mapped(pins, names.address_filter)?),
             frontends: HashTable::open(pins, names.frontends, MapName::Frontends)?,
             backends: mapped(pins, names.backends)?,
             slots: mapped(pins, names.slots)?,
@@ -185,42 +183,19 @@ impl<A: KernelAddr> KernelFamily<A> {
 
     /// Has packets looked at that rows of an earlier agent are for, whatever it left of the filter.
     fn admit_all(&mut self) -> Result<(), MapError> {
-        let frontends = self.frontends()?;
-        self.admit(frontends.iter().map(|(key, _)| &key.addr), FRONTEND)?;
-        let node_addresses = self.node_addresses()?;
-        self.admit(node_addresses.iter().map(|(addr, _)| addr), FRONTEND)?;
+        for (key, _) in self.frontends()? {
+            self.address_filter.admit_frontend(&key)?;
+        }
+        for (addr, _) in self.node_addresses()? {
+            self.address_filter.admit_node(&addr)?;
+        }
         for id in 0..self.backend_capacity() {
             let backend = self.backend(id)?;
             if backend.flags & PRESENT != 0 {
-                self.admit(std::iter::once(&backend.addr), BACKEND)?;
+                self.address_filter.admit_backend(&backend.addr)?;
             }
         }
         Ok(())
-    }
-}
-
-impl<A: KernelAddr> KernelFamily<A> {
-    /// Has packets with these addresses looked at, before there are rows for them.
-    fn admit<'a>(&mut self, addrs: impl Iterator<Item = &'a A>, bit: u64) -> Result<(), MapError> {
-        for addr in addrs {
-            let cell = Cell::of(addr);
-            self.address_filter
-                .set_bits(cell.word, bit << cell.shift)
-                .map_err(fatal(MapName::AddressFilter))?;
-        }
-        Ok(())
-    }
-}
-
-impl<A: KernelAddr> KernelFamily<A> {
-    /// Has packets to or from this backend looked at.
-    pub(super) fn admit_backend(&mut self, addr: &A) -> Result<(), MapError> {
-        self.admit(std::iter::once(addr), BACKEND)
-    }
-
-    /// Has packets to this frontend, or to this address of the node, looked at.
-    pub(super) fn admit_frontend(&mut self, addr: &A) -> Result<(), MapError> {
-        self.admit(std::iter::once(addr), FRONTEND)
     }
 }
 
@@ -268,12 +243,16 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         }
     }
 
+    fn each_frontend(&self, visit: &mut dyn FnMut(&FrontendKey<A>, &Frontend)) -> Result<(), MapError> {
+        self.frontends.each(|key, value| visit(&key, &value))
+    }
+
     fn frontends(&self) -> Result<Vec<(FrontendKey<A>, Frontend)>, MapError> {
         self.frontends.rows()
     }
 
     fn put_frontends(&mut self, rows: &[(FrontendKey<A>, Frontend)]) -> Result<(), MapError> {
-        self.admit(rows.iter().map(|(key, _)| &key.addr), FRONTEND)?;
+        rows.iter().try_for_each(|(key, _)| self.address_filter.admit_frontend(key))?;
         self.frontends.put(rows)
     }
 
@@ -286,7 +265,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
-        self.admit(rows.iter().map(|(_, row)| &row.addr), BACKEND)?;
+        rows.iter().try_for_each(|(_, row)| self.address_filter.admit_backend(&row.addr))?;
         rows.iter().try_for_each(|(id, row)| self.backends.set(*id, *row)).map_err(fatal(MapName::Backends))
     }
 
@@ -317,7 +296,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_node_addresses(&mut self, rows: &[(A, u32)]) -> Result<(), MapError> {
-        self.admit(rows.iter().map(|(addr, _)| addr), FRONTEND)?;
+        rows.iter().try_for_each(|(addr, _)| self.address_filter.admit_node(addr))?;
         self.node_addresses.put(rows)
     }
 
@@ -364,6 +343,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError> {
+        rows.iter().try_for_each(|(key, row)| self.address_filter.admit_row(key, row))?;
         self.conntrack.put(rows)
     }
 

@@ -7,7 +7,8 @@
 //! generation at a time; new ones are opened by whoever has frontends. The order:
 //!
 //! 1. the outgoing tables are copied ([`copy_tables`]), the incoming programs loaded;
-//! 2. `current` names the incoming generation; both masquerade with ports of their own;
+//! 2. `current` names the incoming generation; both are told of each other, and masquerade with ports
+//!    of their own;
 //!    connections are made known ([`Handover::begin`]);
 //! 3. the incoming programs are attached behind the outgoing ones;
 //! 4. the outgoing ones lose their frontends: what is new falls through to the incoming ones;
@@ -18,12 +19,16 @@
 
 mod flows;
 mod ports;
+mod settings;
 
 use std::time::Duration;
 
-use proxy_common::addr::{Ip4, Ip6};
+use proxy_common::{
+    addr::{Ip4, Ip6},
+    maps::settings::flags::HANDOVER,
+};
 
-use self::ports::Range;
+use self::{ports::Range, settings::Theirs};
 use super::{
     KernelMaps,
     carry::{ANY, Carrier, NOEXIST, Rows, Table, carry_error},
@@ -126,7 +131,7 @@ impl Handover {
     pub(super) fn begin(&mut self, to: &Pins, maps: &mut KernelMaps) -> Result<(), KernelError> {
         self.before = self.generations.current()?;
         self.generations.switch(to)?;
-        self.split_ports(maps)?;
+        self.tell_programs(maps)?;
         wait_for_programs();
         for from in &self.outgoing {
             let v4 = flows::copy::<Ip4>(from, to, maps.v4())?;
@@ -142,25 +147,25 @@ impl Handover {
         Ok(())
     }
 
-    /// Lets both generations masquerade with ports of their own, or one would take a port that the
-    /// other has just given away.
-    fn split_ports(&mut self, maps: &mut KernelMaps) -> Result<(), KernelError> {
+    /// Tells the programs of both generations that they are not alone. Each masquerades with ports of
+    /// its own, or one would take a port that the other has just given away; and none enters rows
+    /// again that are missing, for the other may have them.
+    fn tell_programs(&mut self, maps: &mut KernelMaps) -> Result<(), KernelError> {
         let mut settings = maps.settings()?;
         let wanted = Range { first: settings.snat_port_first, count: settings.snat_port_count };
         self.wanted = Some(wanted);
         let mut own = wanted;
         for from in &self.outgoing {
-            let Some(table) = Table::open(from, "settings")? else { continue };
-            let error = |error| carry_error("settings", error);
-            let key = vec![0; table.map.key_size()];
-            let Some(mut row) = table.map.get(&key).map_err(error)? else { continue };
-            let Some(range) = ports::read(&table.value, &row) else { continue };
-            ports::write(&table.value, &mut row, range.lower_half());
-            table.map.put(&key, &row, ANY).map_err(error)?;
+            let Some(mut theirs) = Theirs::read(from)? else { continue };
+            let Some(range) = theirs.ports() else { continue };
+            theirs.set_ports(range.lower_half());
+            theirs.set_handover(true);
+            theirs.write()?;
             own = own.without(range.lower_half());
             self.ports.push((from.clone(), range));
         }
         (settings.snat_port_first, settings.snat_port_count) = (own.first, own.count);
+        settings.flags |= HANDOVER;
         Ok(maps.put_settings(&settings)?)
     }
 
@@ -173,12 +178,10 @@ impl Handover {
             self.generations.switch(before)?;
         }
         for (from, range) in &self.ports {
-            let Some(table) = Table::open(from, "settings")? else { continue };
-            let error = |error| carry_error("settings", error);
-            let key = vec![0; table.map.key_size()];
-            let Some(mut row) = table.map.get(&key).map_err(error)? else { continue };
-            ports::write(&table.value, &mut row, *range);
-            table.map.put(&key, &row, ANY).map_err(error)?;
+            let Some(mut theirs) = Theirs::read(from)? else { continue };
+            theirs.set_ports(*range);
+            theirs.set_handover(false);
+            theirs.write()?;
         }
         Ok(())
     }
@@ -214,6 +217,7 @@ impl Handover {
         if let Some(wanted) = self.wanted {
             let mut settings = maps.settings()?;
             (settings.snat_port_first, settings.snat_port_count) = (wanted.first, wanted.count);
+            settings.flags &= !HANDOVER;
             maps.put_settings(&settings)?;
         }
         Ok(moved)

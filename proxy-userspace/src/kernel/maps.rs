@@ -11,7 +11,12 @@ use aya::{
 };
 use proxy_common::{
     addr::{Ip4, Ip6},
-    maps::{device_status::DeviceStatus, devices::Device, services::ServiceRow, settings::Settings},
+    maps::{
+        device_status::DeviceStatus,
+        devices::Device,
+        services::ServiceRow,
+        settings::{Settings, flags::NONE_EXEMPT},
+    },
 };
 
 use super::{error::KernelError, family::KernelFamily, hash::HashTable, object, pins::Pins, xdp::XdpStatus};
@@ -73,9 +78,20 @@ impl KernelMaps {
         let held: HashMap<u64, u32> = self.socket_lb_exempt.rows()?.into_iter().collect();
         let new: Vec<_> = cgroups.iter().filter(|id| !held.contains_key(id)).map(|id| (*id, 1u32)).collect();
         let gone: Vec<_> = held.into_keys().filter(|id| !cgroups.contains(id)).collect();
+        // The programs ask the table unless they are told that it is empty.
+        if !new.is_empty() {
+            self.set_none_exempt(false)?;
+        }
         self.socket_lb_exempt.put(&new)?;
         self.socket_lb_exempt.delete(&gone)?;
+        self.set_none_exempt(cgroups.is_empty())?;
         Ok(!new.is_empty() || !gone.is_empty())
+    }
+
+    fn set_none_exempt(&mut self, none: bool) -> Result<(), MapError> {
+        let held = self.settings()?;
+        let flags = if none { held.flags | NONE_EXEMPT } else { held.flags & !NONE_EXEMPT };
+        if flags == held.flags { Ok(()) } else { self.put_settings(&Settings { flags, ..held }) }
     }
 }
 
@@ -89,6 +105,10 @@ impl MapStore for KernelMaps {
 
     fn v6(&mut self) -> &mut Self::V6 {
         &mut self.v6
+    }
+
+    fn each_service(&self, visit: &mut dyn FnMut(u32, &ServiceRow)) -> Result<(), MapError> {
+        self.services.each(|id, row| visit(id, &row))
     }
 
     fn services(&self) -> Result<Vec<(u32, ServiceRow)>, MapError> {

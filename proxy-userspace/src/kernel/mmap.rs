@@ -1,20 +1,48 @@
 //! Arrays shared with the kernel by memory: a row costs a store, not a system call.
 
 use std::{
+    cell::RefCell,
     io,
     marker::PhantomData,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use aya::{Pod, maps::MapData};
 use memmap2::{MmapOptions, MmapRaw};
 
-/// An array map of `T`, mapped into memory.
+/// Bytes that are mapped at a time of an array that is larger than [`WHOLE`]. The kernel enters
+/// every page of a mapping right away (`remap_vmalloc_range`), and each counts as memory of this
+/// process. No page is larger than this.
+const WINDOW: usize = 64 << 10;
+
+/// Arrays of up to so many bytes are mapped as a whole.
+const WHOLE: usize = 1 << 20;
+
+/// An array map of `T`, of which a part is mapped into memory.
 pub(super) struct MappedArray<T> {
-    memory: MmapRaw,
+    map: OwnedFd,
+    window: RefCell<Window>,
     len: u32,
     row: PhantomData<T>,
+}
+
+/// A mapped part of an array.
+struct Window {
+    memory: MmapRaw,
+    /// Where it begins in the array, in bytes.
+    start: usize,
+}
+
+impl Window {
+    fn new(map: BorrowedFd<'_>, start: usize, len: usize) -> io::Result<Self> {
+        let memory = MmapOptions::new().offset(start as u64).len(len).map_raw(map.as_raw_fd())?;
+        Ok(Self { memory, start })
+    }
+
+    fn covers(&self, from: usize, len: usize) -> bool {
+        from >= self.start && from + len <= self.start + self.memory.len()
+    }
 }
 
 impl<T: Pod> MappedArray<T> {
@@ -28,9 +56,10 @@ impl<T: Pod> MappedArray<T> {
             return Err(io::Error::other(format!("elements have {} bytes", info.value_size())));
         }
         let len = info.max_entries();
-        let memory =
-            MmapOptions::new().len(len as usize * Self::STRIDE).map_raw(map.fd().as_fd().as_raw_fd())?;
-        Ok(Self { memory, len, row: PhantomData })
+        let map = map.fd().as_fd().try_clone_to_owned()?;
+        let size = len as usize * Self::STRIDE;
+        let window = Window::new(map.as_fd(), 0, if size > WHOLE { WINDOW } else { size })?;
+        Ok(Self { map, window: RefCell::new(window), len, row: PhantomData })
     }
 
     /// Number of elements.
@@ -38,38 +67,45 @@ impl<T: Pod> MappedArray<T> {
         self.len
     }
 
-    fn at(&self, index: u32) -> io::Result<*mut T> {
+    /// Calls `access` with the place of an element, which is valid until it returns.
+    fn at<R>(&self, index: u32, access: impl FnOnce(*mut T) -> R) -> io::Result<R> {
         if index >= self.len {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no element {index}")));
         }
-        // SAFETY: below `len`, so inside the mapping, which covers `len` strides.
-        Ok(unsafe { self.memory.as_mut_ptr().add(index as usize * Self::STRIDE) }.cast())
+        let place = index as usize * Self::STRIDE;
+        let mut window = self.window.borrow_mut();
+        if !window.covers(place, Self::STRIDE) {
+            // An element may lie across the end of a window: then the next one is as long as two.
+            let start = place / WINDOW * WINDOW;
+            let end = (place + Self::STRIDE).next_multiple_of(WINDOW).min(self.len as usize * Self::STRIDE);
+            *window = Window::new(self.map.as_fd(), start, end - start)?;
+        }
+        // SAFETY: the window covers the element.
+        let at = unsafe { window.memory.as_mut_ptr().add(place - window.start) };
+        Ok(access(at.cast()))
     }
 
     /// Reads an element.
     pub(super) fn get(&self, index: u32) -> io::Result<T> {
-        let at = self.at(index)?;
         // SAFETY: inside the mapping and aligned (the stride is a multiple of 8, T's alignment at most
         // that); T is plain old data, so bytes the kernel changes meanwhile are still a T.
-        Ok(unsafe { at.read_volatile() })
+        self.at(index, |at| unsafe { at.read_volatile() })
     }
 
     /// Writes an element. Readers in the kernel may see it half written: only elements that no frontend
     /// leads to are written, which the order of the reconciler guarantees.
     pub(super) fn set(&mut self, index: u32, value: T) -> io::Result<()> {
-        let at = self.at(index)?;
         // SAFETY: as in `get`.
-        unsafe { at.write_volatile(value) };
-        Ok(())
+        self.at(index, |at| unsafe { at.write_volatile(value) })
     }
 }
 
 impl MappedArray<u64> {
     /// Sets bits of an element, which the kernel's programs may do at the same time.
     pub(super) fn set_bits(&mut self, index: u32, bits: u64) -> io::Result<()> {
-        let at = self.at(index)?;
-        // SAFETY: inside the mapping and aligned, and all who write such an array do it atomically.
-        unsafe { AtomicU64::from_ptr(at) }.fetch_or(bits, Ordering::Relaxed);
-        Ok(())
+        self.at(index, |at| {
+            // SAFETY: inside the mapping and aligned, and all who write such an array do it atomically.
+            unsafe { AtomicU64::from_ptr(at) }.fetch_or(bits, Ordering::Relaxed);
+        })
     }
 }

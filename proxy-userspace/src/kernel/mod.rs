@@ -15,9 +15,11 @@ mod ethtool;
 mod events;
 mod family;
 mod fields;
+mod filter;
 mod generations;
 mod handover;
 mod hash;
+mod heap;
 mod holdings;
 mod host;
 mod host_ports;
@@ -53,6 +55,7 @@ pub use error::KernelError;
 pub use events::{Listener as EventListener, interface_name};
 pub use family::{KernelAddr, KernelFamily};
 pub use handover::HandedOver;
+pub use heap::{keep_small as keep_heap_small, release as release_heap};
 pub use holdings::Holdings;
 pub use host::{
     DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,

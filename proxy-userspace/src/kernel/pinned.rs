@@ -2,7 +2,11 @@
 
 mod copy;
 
-use std::{io, os::fd::AsFd};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    os::fd::AsFd,
+};
 
 use aya::{
     Pod,
@@ -89,6 +93,20 @@ impl PinnedMaps {
     /// When the map cannot be read; so for all of these.
     pub fn services(&self) -> Result<Vec<(u32, ServiceRow)>, KernelError> {
         self.rows("services")
+    }
+
+    /// What people call the services with these ids, as far as there are any.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn services_of(&self, ids: &BTreeSet<u32>) -> Result<HashMap<u32, ServiceRow>, KernelError> {
+        let name = "services";
+        let data =
+            MapData::from_pin(self.pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
+        check_shape::<u32, ServiceRow>(name, &data)?;
+        let row = |id: &u32| Ok(bpf::lookup(data.fd().as_fd(), id)?.map(|row| (*id, row)));
+        let rows = ids.iter().filter_map(|id| row(id).transpose()).collect::<io::Result<_>>();
+        rows.map_err(|source| KernelError::System { what: format!("read the map {name}"), source })
     }
 
     /// Rows of `frontends`.

@@ -3,7 +3,7 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use super::{Endpoint, Protocol};
+use super::Protocol;
 
 /// What an operator wants of the load balancer, unless a service wants otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +87,19 @@ impl Algorithm {
     }
 }
 
+/// What the weight of an endpoint may depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// Its address.
+    pub addr: IpAddr,
+    /// The pod behind it.
+    pub pod: Option<Arc<str>>,
+    /// The node it runs on.
+    pub node: Option<Arc<str>>,
+    /// The zone it runs in.
+    pub zone: Option<Arc<str>>,
+}
+
 /// Weights of endpoints; whoever is not listed has [`Weights::DEFAULT`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights(Box<[(WeightKey, u16)]>);
@@ -128,16 +141,18 @@ impl Weights {
         Self(list.into())
     }
 
+    /// True when every endpoint has [`Weights::DEFAULT`].
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The weight of an endpoint. Zero takes no new connections.
-    pub fn of(&self, endpoint: &Endpoint) -> u16 {
-        if self.0.is_empty() {
-            return Self::DEFAULT;
-        }
+    pub fn of(&self, endpoint: Weighed) -> u16 {
         let keys = [
             Some(WeightKey::Address(endpoint.addr)),
-            endpoint.pod.clone().map(WeightKey::Pod),
-            endpoint.node.clone().map(WeightKey::Node),
-            endpoint.zone.clone().map(WeightKey::Zone),
+            endpoint.pod.map(WeightKey::Pod),
+            endpoint.node.map(WeightKey::Node),
+            endpoint.zone.map(WeightKey::Zone),
         ];
         keys.iter().flatten().find_map(|key| self.get(key)).unwrap_or(Self::DEFAULT)
     }
@@ -151,7 +166,6 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Conditions;
 
     #[test]
     fn the_most_specific_weight_counts() {
@@ -162,16 +176,14 @@ mod tests {
             _ => WeightKey::Address(text.parse().expect("an address")),
         };
         let check = |list: &[(&str, u16)], expected| {
-            let endpoint = Endpoint {
+            let endpoint = Weighed {
                 addr: [10, 0, 0, 1].into(),
-                conditions: Conditions::new(None, None, None),
                 node: Some("n1".into()),
                 pod: Some("web-0".into()),
                 zone: None,
-                hints: None,
             };
             let weights = Weights::new(list.iter().map(|(text, weight)| (key(text), *weight)).collect());
-            assert_eq!(weights.of(&endpoint), expected, "{list:?}");
+            assert_eq!(weights.of(endpoint), expected, "{list:?}");
         };
         check(&[], 1);
         check(&[("10.0.0.2", 5), ("zone:a", 7), ("node:n2", 9)], 1);

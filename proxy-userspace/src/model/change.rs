@@ -42,6 +42,20 @@ pub enum Change {
     NamespaceGone(Arc<str>),
 }
 
+impl Change {
+    /// Takes `name`, which is equal to that of the object, so that it is in memory once.
+    pub fn share_name(&mut self, name: &ObjectName) {
+        let own = match self {
+            Change::Service(service) => &mut service.name,
+            Change::Slice(slice) => &mut slice.name,
+            Change::Pod(pod) => &mut pod.name,
+            _ => return,
+        };
+        debug_assert_eq!(own, name);
+        own.clone_from(name);
+    }
+}
+
 /// What has to be planned anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::IpAddr};
 
-use super::{AddressType, Family, ObjectName, Service, State};
+use super::{Family, ObjectName, Service, State};
 
 /// The answer at the health port of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,17 +44,13 @@ impl State {
     /// Addresses count once, at however many ports they answer. Endpoints that drain still
     /// take traffic, but balancers are to look elsewhere.
     fn ready_here(&self, service: &Service, family: Family) -> usize {
+        let here = self.name_here();
         let slices = self.slices_of(&service.name).iter();
-        let visible = slices.filter(|slice| !slice.hidden && slice.address_type == AddressType::Ip(family));
-        let leading =
-            visible.filter(|slice| slice.ports.iter().any(|port| port.port.is_some_and(|n| n != 0)));
-        let endpoints = leading.flat_map(|slice| &slice.endpoints);
-        let here = endpoints.filter(|endpoint| {
-            endpoint.conditions.ready
-                && endpoint.node.as_ref() == Some(self.node_name())
-                && Family::of(endpoint.addr) == family
-        });
-        here.map(|endpoint| endpoint.addr).collect::<HashSet<IpAddr>>().len()
+        let leading = slices.filter(|slice| slice.counts_for(family) && slice.leads());
+        let ready = leading
+            .flat_map(|slice| slice.all())
+            .filter(|endpoint| endpoint.conditions.ready && endpoint.is_on(here));
+        ready.map(|endpoint| endpoint.addr).collect::<HashSet<IpAddr>>().len()
     }
 }
 
@@ -62,8 +58,8 @@ impl State {
 mod tests {
     use super::*;
     use crate::model::{
-        Change, Conditions, Endpoint, EndpointSlice, Protocol, ServiceType, SlicePort, TrafficPolicy,
-        service::tests::service,
+        AddressType, Change, Conditions, Endpoint, EndpointSlice, Protocol, ServiceType, SlicePort,
+        TrafficPolicy, service::tests::service,
     };
 
     /// A slice of endpoints such as `1lr`: last octet, `l` if on this node, ready or draining.

@@ -20,7 +20,7 @@ mod state;
 mod taint;
 mod timeouts;
 
-pub use balancing::{Algorithm, Balancing, LoadBalancer, Mode, WeightKey, Weights};
+pub use balancing::{Algorithm, Balancing, LoadBalancer, Mode, Weighed, WeightKey, Weights};
 pub use change::{Change, Dirty};
 pub use claims::Conflict;
 pub use config::{Config, DetectLocal, NodePortAddresses, SocketLb};

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Endpoint, Hints};
+use super::{Conditions, Hints};
 
 /// An endpoint at one service port.
 #[derive(Clone, Copy, Debug)]
@@ -17,27 +17,29 @@ pub struct Candidate<'a> {
     pub local: bool,
     /// Its share of new connections.
     pub weight: u16,
-    /// The endpoint it comes from.
-    pub endpoint: &'a Endpoint,
+    /// What state it is in.
+    pub conditions: Conditions,
+    /// Its topology hints, if it has any.
+    pub hints: Option<&'a Hints>,
 }
 
 impl Candidate<'_> {
     fn is_ready(&self) -> bool {
-        self.endpoint.conditions.ready
+        self.conditions.ready
     }
 
     /// Gone as far as the control plane is concerned, but still answering.
     fn is_draining(&self) -> bool {
-        self.endpoint.conditions.serving && self.endpoint.conditions.terminating
+        self.conditions.serving && self.conditions.terminating
     }
 
     fn answers(&self) -> bool {
-        self.endpoint.conditions.ready || self.endpoint.conditions.serving
+        self.conditions.ready || self.conditions.serving
     }
 
     /// Of two records for one address the greater counts.
     fn rank(&self) -> (bool, bool, bool, bool) {
-        let conditions = self.endpoint.conditions;
+        let conditions = self.conditions;
         (self.local, conditions.ready, conditions.serving, !conditions.terminating)
     }
 }
@@ -125,9 +127,7 @@ impl Topology {
     /// anything less means that the control plane is in between two states.
     fn of(candidates: &[Candidate<'_>], place: Place<'_>) -> Self {
         let ready = || candidates.iter().filter(|candidate| candidate.is_ready());
-        let all = |hinted: fn(&Hints) -> bool| {
-            ready().all(|candidate| candidate.endpoint.hints.as_deref().is_some_and(hinted))
-        };
+        let all = |hinted: fn(&Hints) -> bool| ready().all(|candidate| candidate.hints.is_some_and(hinted));
         let one = |topology: Topology| ready().any(|candidate| topology.allows(candidate, place));
         if all(|hints| !hints.nodes.is_empty()) && one(Topology::SameNode) {
             return Topology::SameNode;
@@ -139,7 +139,7 @@ impl Topology {
     }
 
     fn allows(self, candidate: &Candidate<'_>, place: Place<'_>) -> bool {
-        let hints = candidate.endpoint.hints.as_deref();
+        let hints = candidate.hints;
         match self {
             Topology::Anywhere => true,
             Topology::SameNode => {
@@ -155,7 +155,7 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Conditions;
+    use crate::model::Endpoint;
 
     const HERE: Place<'static> = Place { node: "here", zone: Some("a") };
     const BOTH: Scopes = Scopes { cluster: true, local: true };
@@ -186,7 +186,8 @@ mod tests {
             addr: (endpoint.addr, 80).into(),
             local: *local,
             weight: 1,
-            endpoint,
+            conditions: endpoint.conditions,
+            hints: endpoint.hints.as_deref(),
         });
         let selection = select(candidates.collect(), scopes, HERE);
         let numbers = |list: &[Candidate<'_>]| {
@@ -223,7 +224,8 @@ mod tests {
                 addr: (endpoint.addr, 80).into(),
                 local: *local,
                 weight: 1,
-                endpoint,
+                conditions: endpoint.conditions,
+                hints: endpoint.hints.as_deref(),
             });
             select(candidates.collect(), scopes, HERE).lingering.len()
         };

@@ -29,11 +29,6 @@ impl EndpointSlice {
     pub fn service_name(&self) -> ObjectName {
         ObjectName { namespace: self.name.namespace.clone(), name: self.service.clone() }
     }
-
-    /// True when an endpoint has topology hints.
-    pub(super) fn is_hinted(&self) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.hints.is_some())
-    }
 }
 
 /// `addressType` of a slice.

@@ -8,9 +8,16 @@ use std::{
 
 use ipnet::IpNet;
 
+mod held;
+mod names;
+
+use self::{
+    held::HeldSlice,
+    names::{NameId, Names},
+};
 use super::{
-    AddressType, Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Family, Node, ObjectName, Place,
-    Service, ServiceCidr, ServicePort, Weights,
+    Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Family, Node, ObjectName, Place, Service,
+    ServiceCidr, ServicePort, Weights,
     claims::{Claimant, Claims},
     pod::Pods,
 };
@@ -21,11 +28,13 @@ pub struct State {
     node_name: Arc<str>,
     node: Option<Node>,
     service_cidrs: BTreeMap<Arc<str>, ServiceCidr>,
-    services: HashMap<ObjectName, Service>,
+    services: HashMap<ObjectName, Box<Service>>,
     /// By service, each list sorted by the slice's name. Slices may come before their service.
-    slices: HashMap<ObjectName, Vec<EndpointSlice>>,
-    /// Slice → service, to find a slice by its own name.
-    slice_services: HashMap<ObjectName, ObjectName>,
+    slices: HashMap<ObjectName, Vec<HeldSlice>>,
+    /// Slice → service of the same namespace, to find a slice by its own name.
+    slice_services: HashMap<ObjectName, Arc<str>>,
+    /// Of slices: nodes, zones, ports.
+    names: Names,
     claims: Claims,
     pods: Pods,
 }
@@ -40,6 +49,7 @@ impl State {
             services: HashMap::new(),
             slices: HashMap::new(),
             slice_services: HashMap::new(),
+            names: Names::default(),
             claims: Claims::default(),
             pods: Pods::default(),
         }
@@ -109,7 +119,7 @@ impl State {
 
     /// A service, if it exists.
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
-        self.services.get(name)
+        self.services.get(name).map(Box::as_ref)
     }
 
     /// UIDs of the pods of this node that want no socket LB.
@@ -119,7 +129,7 @@ impl State {
 
     /// All services, in no particular order.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
+        self.services.values().map(Box::as_ref)
     }
 
     /// True when `name` is the service that has `claim`.
@@ -134,41 +144,44 @@ impl State {
 
     /// The endpoints behind a service port in one family, an address possibly twice.
     pub fn candidates(&self, service: &ObjectName, port: &ServicePort, family: Family) -> Vec<Candidate<'_>> {
-        let visible = self.slices_of(service).iter().filter(|slice| !slice.hidden);
+        let Some(port_name) = self.names.find(&port.name) else { return Vec::new() };
         let own = self.services.get(service).map(|service| &service.balancing.weights);
+        let here = self.name_here();
         let mut candidates = Vec::new();
-        for slice in visible.filter(|slice| slice.address_type == AddressType::Ip(family)) {
-            let weights = slice.weights.as_ref().or(own);
-            let number = |p: &super::SlicePort| {
-                (p.name == port.name && p.protocol == port.protocol).then_some(p.port).flatten()
-            };
-            for number in slice.ports.iter().filter_map(number).filter(|number| *number != 0) {
-                candidates.extend(slice.endpoints.iter().filter(|e| Family::of(e.addr) == family).map(
-                    |endpoint| Candidate {
-                        addr: (endpoint.addr, number).into(),
-                        local: endpoint.node.as_ref() == Some(&self.node_name),
-                        weight: weights.map_or(Weights::DEFAULT, |weights| weights.of(endpoint)),
-                        endpoint,
-                    },
-                ));
+        for slice in self.slices_of(service).iter().filter(|slice| slice.counts_for(family)) {
+            let weights = slice.weights().or(own).filter(|weights| !weights.is_empty());
+            for number in slice.numbers(port_name, port.protocol) {
+                candidates.extend(slice.all().map(|endpoint| Candidate {
+                    addr: (endpoint.addr, number).into(),
+                    local: endpoint.is_on(here),
+                    weight: weights.map_or(Weights::DEFAULT, |w| w.of(endpoint.weighed(&self.names))),
+                    conditions: endpoint.conditions,
+                    hints: endpoint.hints(),
+                }));
             }
         }
         candidates
     }
 
+    /// What stands for this node's name in slices, if any has it.
+    pub(super) fn name_here(&self) -> Option<NameId> {
+        self.names.find(&self.node_name)
+    }
+
     /// The slices of a service, sorted by name.
-    pub(super) fn slices_of(&self, service: &ObjectName) -> &[EndpointSlice] {
+    pub(super) fn slices_of(&self, service: &ObjectName) -> &[HeldSlice] {
         self.slices.get(service).map_or(&[], Vec::as_slice)
     }
 
-    fn put_service(&mut self, service: Service, dirty: &mut Dirty) {
-        if self.services.get(&service.name) == Some(&service) {
+    fn put_service(&mut self, mut service: Service, dirty: &mut Dirty) {
+        if self.service(&service.name) == Some(&service) {
             return;
         }
+        service.name = self.known_name(service.name);
         let (name, claimant) = (service.name.clone(), Claimant::of(&service));
         let added: HashSet<_> = claims(&service).collect();
         dirty.conflicts.extend(doubled(&service));
-        let old = self.services.insert(name.clone(), service);
+        let old = self.services.insert(name.clone(), Box::new(service));
         // What it keeps must not pass through other hands: that would make them stale for nothing.
         let unchanged: HashSet<_> = match &old {
             Some(old) if Claimant::of(old) == claimant => claims(old).filter(|c| added.contains(c)).collect(),
@@ -206,30 +219,44 @@ impl State {
     }
 
     fn put_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) {
-        let service = slice.service_name();
+        let service = self.known_name(slice.service_name());
         // A slice may be given to another service.
-        if self.slice_services.get(&slice.name).is_some_and(|old| *old != service) {
+        if self.slice_services.get(&slice.name).is_some_and(|old| *old != service.name) {
             self.remove_slice(&slice.name, dirty);
         }
-        self.slice_services.insert(slice.name.clone(), service.clone());
+        self.slice_services.insert(slice.name.clone(), service.name.clone());
+        let slice = HeldSlice::new(slice, &mut self.names);
         let slices = self.slices.entry(service.clone()).or_default();
         match slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
-            Ok(at) if slices[at] == slice => return,
-            Ok(at) => slices[at] = slice,
-            Err(at) => slices.insert(at, slice),
+            Ok(at) if slices[at] == slice => return slice.release(&mut self.names),
+            Ok(at) => std::mem::replace(&mut slices[at], slice).release(&mut self.names),
+            Err(at) => {
+                // Most services have one, and keep it.
+                slices.reserve_exact(1);
+                slices.insert(at, slice);
+            }
         }
         self.mark_service(service, dirty);
     }
 
     fn remove_slice(&mut self, name: &ObjectName, dirty: &mut Dirty) {
         let Some(service) = self.slice_services.remove(name) else { return };
+        let service = ObjectName { namespace: name.namespace.clone(), name: service };
         if let Some(slices) = self.slices.get_mut(&service) {
-            slices.retain(|slice| slice.name != *name);
+            for slice in slices.extract_if(.., |slice| slice.name == *name) {
+                slice.release(&mut self.names);
+            }
             if slices.is_empty() {
                 self.slices.remove(&service);
             }
         }
         self.mark_service(service, dirty);
+    }
+
+    /// The name of a service in the memory that it has already, if its slices or itself are known.
+    fn known_name(&self, name: ObjectName) -> ObjectName {
+        let service = self.services.get_key_value(&name).map(|(known, _)| known);
+        service.or_else(|| self.slices.get_key_value(&name).map(|(known, _)| known)).cloned().unwrap_or(name)
     }
 
     fn replace_slices(&mut self, list: Vec<EndpointSlice>, dirty: &mut Dirty) {
@@ -258,7 +285,7 @@ impl State {
         if pod_families(&old) != new.map_or([false; 2], pod_families) {
             dirty.services.extend(self.services.keys().cloned());
         } else if old.zone.as_ref() != new.and_then(|node| node.zone.as_ref()) {
-            let hinted = self.slices.iter().filter(|(_, slices)| slices.iter().any(EndpointSlice::is_hinted));
+            let hinted = self.slices.iter().filter(|(_, slices)| slices.iter().any(HeldSlice::is_hinted));
             let hinted = hinted.map(|(service, _)| service).filter(|name| self.services.contains_key(name));
             dirty.services.extend(hinted.cloned());
         }

@@ -5,11 +5,13 @@
 
 mod build;
 pub mod maglev;
+mod needs;
 mod node;
 mod row;
 mod rules;
 mod scopes;
 
 pub use build::build;
+pub use needs::{Needs, needs};
 pub use node::{Host, Takeover, node};
 pub use row::{BackendRow, ClientRules, FrontendRow, LacksLocal, NodePlan, PortPlan, Scope, Spread};

@@ -1,8 +1,11 @@
 //! The rows that belong to the node.
 
-use std::net::IpAddr;
+use std::{
+    iter::successors,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proxy_common::{
     addr::{Ip4, Ip6},
     maps::{
@@ -47,13 +50,13 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
     let flags = |addr| if config.node_port_addresses.includes(node, addr) { NODE_PORTS } else { 0 };
     let service_cidrs = state.service_cidrs();
     NodePlan {
-        settings: settings(config, node, host, !service_cidrs.is_empty()),
+        settings: settings(config, node, host, &service_cidrs),
         addresses: addresses.into_iter().map(|addr| (addr, flags(addr))).collect(),
         service_cidrs: service_cidrs.into(),
     }
 }
 
-fn settings(config: &Config, node: Option<&Node>, host: &Host, has_service_cidrs: bool) -> Settings {
+fn settings(config: &Config, node: Option<&Node>, host: &Host, service_cidrs: &[IpNet]) -> Settings {
     let mut settings = Settings {
         host_netns_cookie: host.netns_cookie,
         flags: match config.socket_lb {
@@ -74,8 +77,9 @@ fn settings(config: &Config, node: Option<&Node>, host: &Host, has_service_cidrs
         Takeover::Attached => flags::TAKEOVER,
         Takeover::Done => 0,
     };
-    if has_service_cidrs {
+    if !service_cidrs.is_empty() {
         settings.flags |= flags::SERVICE_CIDRS;
+        set_service_ranges(&mut settings, service_cidrs);
     }
     for net in Family::ALL.into_iter().filter_map(|family| config.detect_local.pod_cidr(family, node)) {
         match net.trunc() {
@@ -92,6 +96,22 @@ fn settings(config: &Config, node: Option<&Node>, host: &Host, has_service_cidrs
         }
     }
     settings
+}
+
+/// A family without service ranges gets one that holds the unspecified address alone.
+fn set_service_ranges(settings: &mut Settings, service_cidrs: &[IpNet]) {
+    let v4 = service_cidrs.iter().filter_map(|net| if let IpNet::V4(net) = net { Some(*net) } else { None });
+    let v6 = service_cidrs.iter().filter_map(|net| if let IpNet::V6(net) = net { Some(*net) } else { None });
+    let around = |a: Ipv4Net, b| successors(Some(a), Ipv4Net::supernet).find(|net| net.contains(&b));
+    let v4 = v4.reduce(|a, b| around(a, b).unwrap_or_default());
+    let v4 = v4.unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.into());
+    let around = |a: Ipv6Net, b| successors(Some(a), Ipv6Net::supernet).find(|net| net.contains(&b));
+    let v6 = v6.reduce(|a, b| around(a, b).unwrap_or_default());
+    let v6 = v6.unwrap_or_else(|| Ipv6Addr::UNSPECIFIED.into());
+    settings.service_range_v4 = Ip4::from(v4.network());
+    settings.service_range_bits_v4 = v4.prefix_len().into();
+    settings.service_range_v6 = Ip6::from(v6.network());
+    settings.service_range_bits_v6 = v6.prefix_len().into();
 }
 
 #[cfg(test)]
@@ -143,6 +163,25 @@ mod tests {
         check(ranges(&["192.168.1.0/24"]), &["192.168.1.2", "2001:db8::1", "2001:db8::2"]);
         check(ranges(&["0.0.0.0/0", "2001:db8:9::/64"]), &["192.168.0.2", "192.168.1.2"]);
         check(ranges(&["192.168.1.0/24", "127.0.0.0/8", "::1/128"]), &["127.0.0.1", "192.168.1.2", "::1"]);
+    }
+
+    #[test]
+    fn service_ranges_are_around_every_service_cidr() {
+        let check = |nets: &[&str], v4: &str, v6: &str| {
+            let nets: Vec<IpNet> = nets.iter().map(|net| net.parse().expect("a range")).collect();
+            let mut settings = Settings::default();
+            set_service_ranges(&mut settings, &nets);
+            let text = |addr: IpAddr, bits| format!("{addr}/{bits}");
+            let ranges = [
+                text(settings.service_range_v4.into(), settings.service_range_bits_v4),
+                text(settings.service_range_v6.into(), settings.service_range_bits_v6),
+            ];
+            assert_eq!(ranges, [v4, v6], "{nets:?}");
+        };
+        check(&["10.96.0.0/16"], "10.96.0.0/16", "::/128");
+        check(&["10.96.0.0/16", "10.99.4.0/24", "fd00:96::/112"], "10.96.0.0/14", "fd00:96::/112");
+        check(&["10.99.4.0/24", "10.96.0.0/12", "10.99.4.0/25"], "10.96.0.0/12", "::/128");
+        check(&["10.0.0.0/8", "192.168.0.0/16", "fd00::/112", "2001:db8::/64"], "0.0.0.0/0", "::/0");
     }
 
     #[test]

@@ -95,7 +95,8 @@ mod tests {
             addr: (addr, 80).into(),
             local,
             weight,
-            endpoint,
+            conditions: endpoint.conditions,
+            hints: endpoint.hints.as_deref(),
         })
         .collect()
     }

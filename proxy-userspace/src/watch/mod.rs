@@ -25,9 +25,10 @@ pub use metrics::{WATCH, WatchMetrics};
 pub struct Batch {
     /// What changed, in order.
     pub changes: Vec<Change>,
-    /// The first batch of a source: everything that exists. Nothing may be written before it.
+    /// With this batch, and those before it, everything that exists is known. Nothing may be
+    /// written earlier.
     pub initial: bool,
-    /// Grows with each batch of a source.
+    /// Grows with each batch of a source from that one on; 0 before.
     pub revision: u64,
     /// When the first of the changes was noticed.
     pub arrived: Instant,

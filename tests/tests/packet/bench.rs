@@ -149,6 +149,13 @@ impl Bench {
         populate(self.maps.v6(), &v6, v6_of, 112);
     }
 
+    /// Sets or clears a bit of [`Settings::flags`].
+    pub(crate) fn set_flag(&mut self, flag: u32, is_set: bool) {
+        let held = self.maps.settings().expect("settings");
+        let flags = if is_set { held.flags | flag } else { held.flags & !flag };
+        self.maps.put_settings(&Settings { flags, ..held }).expect("settings");
+    }
+
     pub(crate) fn ingress(&mut self, frame: &[u8]) -> Run {
         self.datapath.run_ingress(frame, 1).expect("the kernel takes the frame")
     }

@@ -37,6 +37,7 @@ impl Flow {
 pub(crate) const SYN: u8 = 0x02;
 pub(crate) const ACK: u8 = 0x10;
 pub(crate) const FIN: u8 = 0x01;
+pub(crate) const RST: u8 = 0x04;
 
 /// A TCP segment with these flags, or a datagram, with a short payload where one may be.
 pub(crate) fn frame(flow: Flow, tcp_flags: u8) -> Vec<u8> {
@@ -52,6 +53,7 @@ pub(crate) fn transport(flow: Flow, tcp_flags: u8, payload: &[u8]) -> Vec<u8> {
             let mut tcp = TcpHeader::new(flow.src.1, flow.dst.1, 1000, 64000);
             tcp.acknowledgment_number = if tcp_flags & ACK != 0 { 77 } else { 0 };
             (tcp.syn, tcp.ack, tcp.fin) = (tcp_flags & SYN != 0, tcp_flags & ACK != 0, tcp_flags & FIN != 0);
+            tcp.rst = tcp_flags & RST != 0;
             tcp.checksum = match (flow.src.0, flow.dst.0) {
                 (IpAddr::V4(s), IpAddr::V4(d)) => tcp.calc_checksum_ipv4_raw(s.octets(), d.octets(), payload),
                 (IpAddr::V6(s), IpAddr::V6(d)) => tcp.calc_checksum_ipv6_raw(s.octets(), d.octets(), payload),

@@ -1,5 +1,7 @@
 //! From manifests to rows in memory, and what is left when writes fail.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{
     dataplane::{Fault, MemoryMaps},
@@ -78,6 +80,34 @@ fn a_restart_writes_nothing_and_what_is_gone_meanwhile_goes() {
     third.absorb(initial(&(NODE.to_owned() + &service("b", 2))));
     assert!(third.sync(&mut maps).rows > 0);
     assert_eq!(served(&maps), [2]);
+}
+
+#[test]
+fn what_there_is_tells_how_many_rows_it_needs() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    let shared = service("a", 1) + &service("b", 2).replace("10.0.0.2", "10.0.0.1");
+    engine.absorb(initial(&(NODE.to_owned() + &shared + &service("c", 3))));
+    let expected = plan::Needs { services: 3, frontends: [6, 0], backends: [2, 0], slots: [3, 0] };
+    assert_eq!(engine.needs(), expected);
+    engine.sync(&mut maps);
+    assert_eq!((maps.services.len(), maps.v4.frontends.len()), (3, 6));
+    assert_eq!(engine.reconciler().counts(), (6, 2));
+}
+
+#[test]
+fn first_lists_may_come_in_parts() {
+    let mut maps = MemoryMaps::new(64);
+    let mut engine = engine(&mut maps);
+    let part = |changes| Batch::new(changes, false, 0);
+    engine.absorb(part(changes(NODE)));
+    engine.absorb(part(changes(&service("a", 1))));
+    assert!(!engine.is_listed());
+    engine.absorb(Batch::new(changes(&service("b", 2)), true, 1));
+    assert!(engine.is_listed());
+    engine.sync(&mut maps);
+    assert_eq!(served(&maps), [1, 2]);
+    assert_eq!(maps.v4.node_addresses.len(), 1);
 }
 
 #[test]

@@ -7,6 +7,9 @@ use jiff::Timestamp;
 
 use crate::model::{AddressType, Change, Dirty, Family, ObjectName};
 
+/// Services for which room is kept.
+const ROOM: usize = 1_024;
+
 /// Changes that wait for their rows.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Waiting {
@@ -88,7 +91,11 @@ impl Waiting {
 
     /// Everything of services that no longer wait.
     pub(in crate::agent) fn written(&mut self, waits: impl Fn(&ObjectName) -> bool) -> Vec<Changes> {
-        self.services.extract_if(|service, _| !waits(service)).map(|(_, changes)| changes).collect()
+        let written = self.services.extract_if(|service, _| !waits(service));
+        let written = written.map(|(_, changes)| changes).collect();
+        // After the first lists there is room for all services, of which few change at a time.
+        self.services.shrink_to(ROOM);
+        written
     }
 
     /// Changes that came in so far.

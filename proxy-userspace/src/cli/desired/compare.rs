@@ -152,7 +152,7 @@ fn settings(is: &Settings, should: &Settings) -> Option<Difference> {
     (is != should).then(|| node("settings", "settings".into(), Change::Different, details))
 }
 
-fn fields(settings: &Settings) -> [(&'static str, String); 5] {
+fn fields(settings: &Settings) -> [(&'static str, String); 7] {
     let range = |addr: IpAddr, bits| format!("{addr}/{bits}");
     let last = u32::from(settings.snat_port_first) + u32::from(settings.snat_port_count).saturating_sub(1);
     [
@@ -161,6 +161,8 @@ fn fields(settings: &Settings) -> [(&'static str, String); 5] {
         ("source ports", format!("{}-{last}", settings.snat_port_first)),
         ("IPv4 pods", range(settings.pod_cidr_v4.into(), settings.pod_cidr_bits_v4)),
         ("IPv6 pods", range(settings.pod_cidr_v6.into(), settings.pod_cidr_bits_v6)),
+        ("IPv4 services", range(settings.service_range_v4.into(), settings.service_range_bits_v4)),
+        ("IPv6 services", range(settings.service_range_v6.into(), settings.service_range_bits_v6)),
     ]
 }
 

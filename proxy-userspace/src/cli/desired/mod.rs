@@ -70,6 +70,22 @@ pub struct Written {
     pub failures: Vec<(String, String)>,
 }
 
+/// Takes in everything that exists.
+async fn list(state: &mut State, batches: &mut Batches) -> Result<()> {
+    loop {
+        let batch = batches.recv().await.context("the source of objects ended")?;
+        let listed = batch.initial;
+        absorb(state, batch);
+        if listed {
+            return Ok(());
+        }
+    }
+}
+
+fn absorb(state: &mut State, batch: Batch) {
+    batch.changes.into_iter().for_each(|change| drop(state.apply(change)));
+}
+
 impl Desired {
     /// Waits for everything that exists.
     ///
@@ -95,34 +111,29 @@ impl Desired {
                 metrics.clone(),
             ),
         };
-        let first = tokio::time::timeout(Duration::from_secs(args.timeout), batches.recv()).await;
-        let first = first.map_err(|_| {
+        let mut state = State::new(node_name.clone());
+        let listed = tokio::time::timeout(Duration::from_secs(args.timeout), list(&mut state, &mut batches));
+        let listed = listed.await.map_err(|_| {
             anyhow!(
                 "no complete list of objects within {} s ({} errors)",
                 args.timeout,
                 metrics.watch_errors()
             )
         })?;
+        listed?;
         let host = plan::Host {
             netns_cookie: kernel::netns_cookie()?,
             addresses: Netlink::connect()?.host().await?.owned().into_iter().collect(),
             ..plan::Host::default()
         };
-        let state = State::new(node_name.clone());
-        let mut desired = Self { config, node_name, state, host, batches, metrics };
-        desired.absorb(first.context("the source of objects ended")?);
-        Ok(desired)
+        Ok(Self { config, node_name, state, host, batches, metrics })
     }
 
     /// Takes in what has changed since.
     pub fn catch_up(&mut self) {
         while let Ok(batch) = self.batches.try_recv() {
-            self.absorb(batch);
+            absorb(&mut self.state, batch);
         }
-    }
-
-    fn absorb(&mut self, batch: Batch) {
-        batch.changes.into_iter().for_each(|change| drop(self.state.apply(change)));
     }
 
     /// True if this host is the node, as far as its addresses tell.

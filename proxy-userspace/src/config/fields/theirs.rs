@@ -70,7 +70,7 @@ pub const KUBE_PROXY: &[Field] = &[
     honoured(
         "iptables.syncPeriod",
         Live,
-        "time between comparisons of all rows with the kernel; in modes iptables and none",
+        "time between comparisons of all rows with the kernel; longer apart where one takes more than 0.15 s; in modes iptables and none",
     ),
     honoured(
         "iptables.minSyncPeriod",

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use proxy_common::maps::frontends::{Frontend, FrontendKey};
 
 use super::*;
-use crate::dataplane::{Fault, MapName, MemoryMaps, testing::*};
+use crate::dataplane::{Fault, MapName, MemoryMaps, Repairs, testing::*};
 
 const V4: Family = Family::V4;
 const V6: Family = Family::V6;

@@ -5,7 +5,7 @@
 
 use aya::Pod;
 use proxy_common::{
-    maps::conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT_PENDING},
+    maps::conntrack::{CtEntry, CtKey, flags::SNAT_PENDING},
     packet::headers::tcp_flags,
 };
 
@@ -55,7 +55,7 @@ pub(super) fn copy<A: KernelAddr>(
             return Ok(());
         }
         copied += 1;
-        family.admit_flow(&key, &entry).map_err(std::io::Error::other)?;
+        family.address_filter.admit_row(&key, &entry).map_err(std::io::Error::other)?;
         unless_there(carrier.to.map.put(&row.key, &row.value, NOEXIST))
     })?;
     Ok(copied)
@@ -133,7 +133,7 @@ fn take_one<A: KernelAddr>(
     let (Some(typed_key), Some(entry)) = (typed::<CtKey<A>>(key), typed::<CtEntry<A>>(value)) else {
         return Ok(());
     };
-    family.admit_flow(&typed_key, &entry).map_err(std::io::Error::other)?;
+    family.address_filter.admit_row(&typed_key, &entry).map_err(std::io::Error::other)?;
     // Here before it is gone there: in between, no packet finds neither.
     enter(carrier, key, &entry)?;
     let Some(last) = carrier.from.map.take(there)? else { return Ok(()) };
@@ -172,17 +172,6 @@ fn merge<A: KernelAddr>(there: &CtEntry<A>, here: &CtEntry<A>) -> Option<CtEntry
     row.tcp_flags |= there.tcp_flags | here.tcp_flags;
     row.flags |= there.flags & here.flags;
     (row != *here).then_some(row)
-}
-
-impl<A: KernelAddr> KernelFamily<A> {
-    /// Has packets of this row looked at, whatever becomes of its service.
-    fn admit_flow(&mut self, key: &CtKey<A>, entry: &CtEntry<A>) -> Result<(), crate::dataplane::MapError> {
-        match (key.hook, Role(entry.role)) {
-            (INGRESS, _) | (_, Role::HOST) => self.admit_frontend(&key.dst),
-            (_, Role::SNAT) => self.admit_backend(&key.dst),
-            _ => self.admit_backend(&key.src),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Source ports of masquerading, shared out between two generations.
 
-use crate::kernel::layout::Layout;
-
 /// Consecutive ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
@@ -31,21 +29,6 @@ impl Range {
     fn end(self) -> u32 {
         u32::from(self.first) + u32::from(self.count)
     }
-}
-
-const FIRST: &str = "snat_port_first";
-const COUNT: &str = "snat_port_count";
-
-/// The range in a row of `settings`.
-pub(super) fn read(layout: &Layout, row: &[u8]) -> Option<Range> {
-    let number = |name| layout.number(row, name).and_then(|number| number.try_into().ok());
-    Some(Range { first: number(FIRST)?, count: number(COUNT)? })
-}
-
-/// Writes the range into a row of `settings`.
-pub(super) fn write(layout: &Layout, row: &mut [u8], range: Range) {
-    layout.set_number(row, FIRST, range.first.into());
-    layout.set_number(row, COUNT, range.count.into());
 }
 
 #[cfg(test)]

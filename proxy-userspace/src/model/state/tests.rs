@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Conditions, Endpoint, Hints, Protocol, SlicePort, service::tests::service};
+use crate::model::{AddressType, Conditions, Endpoint, Hints, Protocol, SlicePort, service::tests::service};
 
 fn slice(name: &str, service: &str, addrs: &[[u8; 4]]) -> EndpointSlice {
     let endpoint = |addr: &[u8; 4]| Endpoint {

@@ -23,9 +23,13 @@ use super::{
     gather::{Signal, Timed},
 };
 
-/// A server that knows no streaming lists may take the request for an ordinary watch,
-/// which never says that the list is complete.
+/// A server that knows no streaming lists may take the request for an ordinary watch, which never
+/// says that the list is complete. It tells what exists at once, and is silent then, or goes on
+/// with changes.
 const STREAMING_DEADLINE: Duration = Duration::from_secs(30);
+
+/// So many objects of a list prolong that: a large one takes its time.
+const OBJECTS_IN_TIME: usize = 1_000;
 
 /// Until a kind that the server does not have, or does not show to us, is asked for again.
 const ABSENT_RETRY: Duration = Duration::from_secs(300);
@@ -82,7 +86,7 @@ where
     K: Convert + Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let mut streaming = config.initial_list_strategy == watcher::InitialListStrategy::StreamingList;
-    let mut listing_since: Option<Instant> = None;
+    let (mut listing_since, mut objects): (Option<Instant>, usize) = (None, 0);
     let mut events = watcher(api.clone(), config).default_backoff().boxed();
     loop {
         if streaming && listing_since.is_some_and(|since| since.elapsed() > STREAMING_DEADLINE) {
@@ -105,6 +109,12 @@ where
                 follow.metrics.set_following(K::KIND, true);
                 match event {
                     Event::Init => listing_since = Some(Instant::now()),
+                    Event::InitApply(_) => {
+                        objects += 1;
+                        if objects.is_multiple_of(OBJECTS_IN_TIME) {
+                            listing_since = Some(Instant::now());
+                        }
+                    }
                     Event::InitDone => (streaming, listing_since) = (false, None),
                     _ => (),
                 }

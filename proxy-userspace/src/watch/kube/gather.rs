@@ -1,5 +1,5 @@
-//! Makes batches of the signals of all kinds: none before every initial list is
-//! complete, and what a list no longer contains is gone.
+//! Makes batches of the signals of all kinds, and knows when every initial list is complete.
+//! What a list no longer contains is gone.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -46,8 +46,9 @@ impl Signal {
 /// A signal, and when it came.
 pub(super) type Timed = (Instant, Signal);
 
-/// Signals taken at one time, and with them the size of a batch.
-const SIGNALS_AT_ONCE: usize = 8_192;
+/// Signals taken at one time, and with them the size of a batch. First lists are handed on in
+/// such parts, too: nobody has to hold all objects of a cluster in the form in which they came.
+const SIGNALS_AT_ONCE: usize = 1_024;
 
 /// Makes batches until either side is gone.
 pub(super) async fn run(
@@ -87,8 +88,8 @@ struct Known {
     listed: bool,
     /// Objects that were reported.
     names: HashSet<ObjectName>,
-    /// Objects in the list that is being read.
-    in_list: Option<HashSet<ObjectName>>,
+    /// Of these, what the list that is being read has not named yet.
+    missing: Option<HashSet<ObjectName>>,
 }
 
 impl Gather {
@@ -105,7 +106,10 @@ impl Gather {
     fn take(&mut self, signal: Signal) {
         match signal {
             // A list that breaks off begins anew; what it had so far does not count.
-            Signal::ListBegins(kind) => self.known(kind).in_list = Some(HashSet::new()),
+            Signal::ListBegins(kind) => {
+                let known = self.known(kind);
+                known.missing = Some(known.names.clone());
+            }
             Signal::Object(found) => self.object(*found),
             Signal::Gone(key) => {
                 if self.known(key.kind).names.remove(&key.name) {
@@ -123,10 +127,11 @@ impl Gather {
         let Found { key, change, triggered, .. } = found;
         self.triggers.extend(triggered.filter(|_| change.is_ok()).map(|at| (key.name.clone(), at)));
         let known = self.known(key.kind);
-        if let Some(in_list) = &mut known.in_list {
-            in_list.insert(key.name.clone());
+        if let Some(missing) = &mut known.missing {
+            missing.remove(&key.name);
         }
-        if let Ok(change) = change {
+        if let Ok(mut change) = change {
+            change.share_name(&key.name);
             known.names.insert(key.name);
             self.changes.push(change);
             self.count(key.kind);
@@ -141,24 +146,22 @@ impl Gather {
     fn list_ends(&mut self, kind: Kind) {
         let known = self.known(kind);
         known.listed = true;
-        let Some(in_list) = known.in_list.take() else { return };
-        let (kept, vanished) = known.names.drain().partition::<HashSet<_>, _>(|name| in_list.contains(name));
-        known.names = kept;
+        let Some(vanished) = known.missing.take() else { return };
+        known.names.retain(|name| !vanished.contains(name));
         self.count(kind);
         self.changes.extend(vanished.into_iter().map(|name| ObjectKey { kind, name }.gone()));
     }
 
-    /// The changes so far, once every kind was listed. The first batch comes even if
-    /// nothing exists: it says that nothing does.
+    /// The changes so far. The one that completes the initial lists comes even if nothing
+    /// exists: it says that nothing does.
     fn batch(&mut self) -> Option<Batch> {
-        let initial = self.revision == 0;
-        if (initial && !self.kinds.values().all(|known| known.listed))
-            || (!initial && self.changes.is_empty())
-        {
-            self.arrived = self.arrived.filter(|_| !self.changes.is_empty());
+        let listed = self.kinds.values().all(|known| known.listed);
+        let initial = listed && self.revision == 0;
+        if self.changes.is_empty() && !initial {
+            self.arrived = None;
             return None;
         }
-        self.revision += 1;
+        self.revision += u64::from(listed);
         let changes = std::mem::take(&mut self.changes);
         let arrived = self.arrived.take().unwrap_or_else(Instant::now);
         let triggers = std::mem::take(&mut self.triggers);
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_released_before_all_lists_are_complete() {
+    fn the_first_lists_are_handed_on_in_parts_and_the_last_part_says_so() {
         let mut gather = Gather::new(Arc::default());
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Pod, Kind::Namespace] {
             gather.take(Signal::ListBegins(kind));
@@ -216,10 +219,12 @@ mod tests {
         gather.take(Signal::ListBegins(Kind::Node));
         gather.take(node("a"));
         gather.take(Signal::Absent(Kind::ServiceCidr));
+        let part = gather.batch().unwrap();
+        assert_eq!((part.initial, part.revision, part.changes.len()), (false, 0, 1));
         assert!(gather.batch().is_none());
         gather.take(Signal::ListEnds(Kind::Node));
         let batch = gather.batch().unwrap();
-        assert_eq!((batch.initial, batch.revision, batch.changes.len()), (true, 1, 1));
+        assert_eq!((batch.initial, batch.revision, batch.changes.len()), (true, 1, 0));
         assert!(gather.batch().is_none());
     }
 

@@ -32,7 +32,7 @@ const SERVICES: &str = "!service.kubernetes.io/service-proxy-name";
 const SLICES: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 
 /// Events that may wait to be gathered; beyond, the watches wait.
-const SIGNALS_AHEAD: usize = 4_096;
+const SIGNALS_AHEAD: usize = 512;
 
 /// Why there is no connection to an API server. That it does not answer is none of these.
 #[derive(Debug, Error)]
