@@ -54,7 +54,9 @@ pub fn root() -> Result<PathBuf> {
 }
 
 /// A cgroup can go only after those below it, and after the last of its processes was reaped.
+/// Children of a process that was killed may still run in it, and nobody else would end them.
 pub(crate) fn remove(path: &Path) -> Result<()> {
+    fs::write(path.join("cgroup.kill"), "1")?;
     for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
         remove(&entry.path())?;
     }

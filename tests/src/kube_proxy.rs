@@ -11,7 +11,11 @@ use crate::{
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::{
+    env,
+    ffi::OsString,
     fs::{self, File},
+    iter,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -23,6 +27,9 @@ pub enum Mode {
     Nftables,
     /// Chains in the tables of iptables, which are nftables, too, with today's `iptables`.
     Iptables,
+    /// Chains in the kernel's older tables. `iptables-legacy` writes thousands of them in seconds,
+    /// where `iptables-nft` takes minutes.
+    IptablesLegacy,
 }
 
 impl Mode {
@@ -30,7 +37,7 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
+            Self::Iptables | Self::IptablesLegacy => "iptables",
         }
     }
 }
@@ -48,6 +55,7 @@ pub fn obstacle(mode: Mode) -> Option<String> {
     let program = match mode {
         Mode::Nftables => "nft",
         Mode::Iptables => "iptables-nft",
+        Mode::IptablesLegacy => "iptables-legacy",
     };
     let runs = Command::new(program).arg("--version").output().is_ok();
     let known = assets().is_ok_and(|assets| assets.join("kube-proxy").exists());
@@ -56,6 +64,23 @@ pub fn obstacle(mode: Mode) -> Option<String> {
         (false, _) => Some(format!("kube-proxy's {} mode needs the program {program}", mode.name())),
         (_, false) => Some("there is no kube-proxy beside the API server".into()),
     }
+}
+
+/// A search path on which the commands of iptables are those that write the older tables.
+fn legacy_first(directory: &Path) -> Result<OsString> {
+    let search = env::var_os("PATH").context("PATH is not set")?;
+    let folder = directory.join("legacy");
+    fs::create_dir(&folder)?;
+    for family in ["iptables", "ip6tables"] {
+        for command in ["", "-save", "-restore"] {
+            let name = format!("{family}-legacy{command}");
+            let mut programs = env::split_paths(&search).map(|folder| folder.join(&name));
+            let program = programs.find(|program| program.exists());
+            let program = program.with_context(|| format!("there is no {name}"))?;
+            symlink(program, folder.join(format!("{family}{command}")))?;
+        }
+    }
+    Ok(env::join_paths(iter::once(folder).chain(env::split_paths(&search)))?)
 }
 
 impl KubeProxy {
@@ -80,6 +105,9 @@ impl KubeProxy {
         let mut command = Command::new(assets()?.join("kube-proxy"));
         command.arg("--config").arg(&path);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        if mode == Mode::IptablesLegacy {
+            command.env("PATH", legacy_first(&directory)?);
+        }
         let process = command.netns(node)?.spawn_owned().context("start kube-proxy")?;
         Ok(Self { process, directory, _directory: guard })
     }

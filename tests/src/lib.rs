@@ -5,6 +5,7 @@
 //! panics, and when the process is told to stop (see [`cleanup`]).
 
 pub mod agent;
+pub mod bench;
 pub mod cgroup;
 pub mod cleanup;
 pub mod confine;
@@ -13,6 +14,7 @@ pub mod control_plane;
 pub mod demo;
 pub mod documents;
 pub mod kube_proxy;
+mod lines;
 pub mod load;
 pub mod manifests;
 pub mod mounts;

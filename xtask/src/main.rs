@@ -69,10 +69,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Measure the programs; `cargo xtask bench packet -- --help` lists the options.
+    /// Measure beside kube-proxy, and write docs/benchmarks; `cargo xtask bench traffic -- --help`
+    /// lists the options of one measurement.
     Bench {
-        /// What to measure.
-        what: bench::Benchmark,
+        /// What to measure; without it traffic and control at every number of Services, and the
+        /// report.
+        what: Option<bench::Benchmark>,
         /// Passed on to the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,

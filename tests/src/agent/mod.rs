@@ -47,6 +47,8 @@ pub struct Agent {
     api_server: Option<Shown>,
     /// The rights that are left to it.
     confinement: Option<Confinement>,
+    /// How much it says.
+    log_level: String,
     /// Length of the log when the API server's objects last changed.
     changed_at: usize,
     /// Where the processes of the node live.
@@ -92,6 +94,7 @@ impl Agent {
             written: 0,
             api_server: None,
             confinement: None,
+            log_level: "debug".into(),
             changed_at: 0,
             cgroup: Cgroup::create(name)?,
             bpffs: BpfFs::mount(name)?,
@@ -143,6 +146,11 @@ impl Agent {
     /// Starts the agent with no more rights than these from its next start on.
     pub fn confine(&mut self, confinement: Confinement) {
         self.confinement = Some(confinement);
+    }
+
+    /// Has the agent say this much from its next start on; as `--log-level`.
+    pub fn log_at(&mut self, level: &str) {
+        self.log_level = level.into();
     }
 
     /// Whether changes reach the agent object by object, at a time that nobody knows.
@@ -200,7 +208,7 @@ impl Agent {
         command.args(["--hostname-override", &self.name]);
         command.arg("--bpffs").arg(self.pins()).arg("--cgroup").arg(self.cgroup.path());
         command.arg("--config").arg(self.config());
-        command.args(["--log-format", "json", "--log-level", "debug"]);
+        command.args(["--log-format", "json", "--log-level", &self.log_level]);
         command.netns(node)?.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some(confinement) = &self.confinement {
             confinement.confine(&mut command, self.bpffs.path())?;
@@ -251,6 +259,12 @@ impl Agent {
             return Ok(());
         }
         bail!("the agent of {} has not logged {what}; its last words:\n{}", self.name, self.log.tail())
+    }
+
+    /// The first line of this message, if it comes within this time.
+    pub fn line_within(&self, limit: Duration, message: &str) -> Option<Line> {
+        let is_it = |line: &Line| line.message() == message;
+        self.log.wait_for(limit, is_it).then(|| self.log.lines().into_iter().find(is_it))?
     }
 
     /// Stops it as a supervisor would, and waits until it has ended.

@@ -4,6 +4,7 @@
 //! and nothing else does. No controllers run: a test writes the EndpointSlices it needs.
 
 mod content;
+mod data;
 mod install;
 mod pki;
 mod relay;
@@ -38,6 +39,13 @@ const QUOTED: usize = 10;
 /// The kubeconfig of a user without rights of its own.
 const READERS_KUBECONFIG: &str = "kubeconfig-reader";
 
+/// Arguments without which the API server makes clients wait that ask much.
+const UNLIMITED: [&str; 3] = [
+    "--max-requests-inflight=0",
+    "--max-mutating-requests-inflight=0",
+    "--enable-priority-and-fairness=false",
+];
+
 /// Where the binaries are; `cargo xtask test cluster` sets it.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
@@ -53,11 +61,16 @@ pub(crate) fn assets() -> Result<PathBuf> {
 pub struct Options {
     /// ServiceCIDRs, one or one of each family.
     pub service_ranges: String,
+    /// What etcd begins with: a directory that [`SharedControlPlane::keep_data`] has written. It
+    /// is copied.
+    pub data: Option<PathBuf>,
+    /// Requests are answered as fast as they come, however many there are at a time.
+    pub unlimited: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { service_ranges: "172.30.0.0/16,fd00:96::/112".into() }
+        Self { service_ranges: "172.30.0.0/16,fd00:96::/112".into(), data: None, unlimited: false }
     }
 }
 
@@ -66,7 +79,7 @@ impl Default for Options {
 pub struct ControlPlane {
     // Fields drop in order.
     api_server: Option<Process>,
-    _etcd: Process,
+    etcd: Process,
     assets: PathBuf,
     directory: PathBuf,
     ports: Ports,
@@ -91,9 +104,12 @@ impl ControlPlane {
         for (name, token) in [("kubeconfig", pki::TOKEN), (READERS_KUBECONFIG, pki::READER_TOKEN)] {
             fs::write(directory.join(name), kubeconfig(&directory, ports.api_server, token))?;
         }
+        if let Some(data) = &options.data {
+            data::copy(data, &directory.join(data::DIRECTORY))?;
+        }
         let etcd = start_etcd(namespace, &assets, &directory, ports)?;
         let mut control_plane =
-            Self { api_server: None, _etcd: etcd, assets, directory, ports, options, _directory: guard };
+            Self { api_server: None, etcd, assets, directory, ports, options, _directory: guard };
         control_plane.start_api_server(namespace)?;
         Ok(control_plane)
     }
@@ -162,6 +178,9 @@ impl ControlPlane {
             "--disable-admission-plugins=ServiceAccount",
         ];
         arguments.extend(fixed.map(String::from));
+        if self.options.unlimited {
+            arguments.extend(UNLIMITED.map(String::from));
+        }
         arguments
     }
 
@@ -188,7 +207,8 @@ fn start_etcd(namespace: &Namespace, assets: &Path, directory: &Path, ports: Por
     let (clients, peers) =
         (format!("http://127.0.0.1:{}", ports.etcd), format!("http://127.0.0.1:{}", ports.etcd_peer));
     let mut command = Command::new(assets.join("etcd"));
-    command.current_dir(directory).args(["--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn"]);
+    command.current_dir(directory).args(["--unsafe-no-fsync", "--log-level=warn"]);
+    command.arg("--data-dir").arg(data::DIRECTORY);
     command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
     command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
     command.arg(format!("--initial-cluster=default={peers}"));

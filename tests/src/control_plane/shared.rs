@@ -2,15 +2,16 @@
 //! and shows itself on the loopback of each node.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::Result;
+use kube::{Client, Config, Error};
 use serde_json::{Value, json};
 
 use super::{
-    ControlPlane, Options, READERS_KUBECONFIG,
+    ControlPlane, Options, READERS_KUBECONFIG, block_on, client,
     content::{Content, create},
     pki::READER,
     relay::Relay,
@@ -39,7 +40,7 @@ impl SharedControlPlane {
         let control_plane = ControlPlane::start(&namespace, options)?;
         control_plane.with_client(&namespace, async |client| {
             for object in readers_role() {
-                create(&client, &object).await?;
+                make(&client, &object).await?;
             }
             Ok(())
         })?;
@@ -58,6 +59,26 @@ impl SharedControlPlane {
     /// Starts it again with the objects that it had, and waits until it is ready.
     pub fn start_api_server(&self) -> Result<()> {
         self.control_plane().start_api_server(&self.namespace)
+    }
+
+    /// Ends it and writes what it holds to `directory`, from which another can be started.
+    pub fn keep_data(&self, directory: &Path) -> Result<()> {
+        self.control_plane().keep_data(directory)
+    }
+
+    /// Runs `work` with a client, on a thread inside the namespace.
+    pub fn with_client<T: Send>(&self, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
+        let kubeconfig = self.control_plane().kubeconfig();
+        self.namespace.run(|| block_on(async { work(client(&kubeconfig).await?).await }))
+    }
+
+    /// The same with another client for etcd's own interface.
+    pub fn with_clients<T: Send>(
+        &self,
+        work: impl AsyncFnOnce(Client, Client) -> Result<T> + Send,
+    ) -> Result<T> {
+        let etcd = format!("http://127.0.0.1:{}", self.control_plane().ports.etcd).parse()?;
+        self.with_client(async |client| work(client, Client::try_from(Config::new(etcd))?).await)
     }
 
     fn control_plane(&self) -> MutexGuard<'_, ControlPlane> {
@@ -90,6 +111,18 @@ impl SharedControlPlane {
     }
 }
 
+/// Data that it was started with may have it already.
+async fn make(client: &Client, object: &Value) -> Result<()> {
+    match create(client, object).await {
+        Err(error) if !is_conflict(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is_conflict(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<Error>(), Some(Error::Api(status)) if status.code == 409)
+}
+
 /// Everything that an agent reads, but ServiceCIDRs.
 fn readers_role() -> [Value; 2] {
     let role = "reader-without-service-ranges";
@@ -120,6 +153,15 @@ impl Shown {
     /// See [`SharedControlPlane::write`].
     pub fn write(&self, objects: &[Value]) -> Result<bool> {
         self.control_plane.write(objects)
+    }
+
+    /// Runs `work` with a client, on a thread inside the node, whose way to the API server it takes.
+    pub fn with_client<T: Send>(
+        &self,
+        node: &Namespace,
+        work: impl AsyncFnOnce(Client) -> Result<T> + Send,
+    ) -> Result<T> {
+        node.run(|| block_on(async { work(client(&self.kubeconfig).await?).await }))
     }
 
     /// A kubeconfig for the node.

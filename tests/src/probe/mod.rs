@@ -22,43 +22,34 @@ pub use work::work;
 
 use crate::{
     cgroup::Cgroup,
+    lines::Lines,
     load::Counts,
-    process::{Process, Spawn, binary},
+    process::{Spawn, binary},
 };
 use anyhow::{Context, Result, bail};
 use protocol::{Reply, Request};
 use std::{
-    io::{BufRead, BufReader, Write},
-    process::{ChildStdin, ChildStdout, Command, Stdio},
-    sync::{Mutex, PoisonError},
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// A process that opens sockets in namespaces on request.
 #[derive(Debug)]
-pub struct Worker {
-    pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
-    process: Process,
-}
+pub struct Worker(Mutex<Lines>);
 
 impl Worker {
     /// Starts one, in `cgroup` if given.
     pub fn start(cgroup: Option<&Cgroup>) -> Result<Self> {
         let mut command = Command::new(binary("probe")?);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(cgroup) = cgroup {
             command.cgroup(cgroup)?;
         }
-        let process = command.spawn_owned()?;
-        let (input, output) = {
-            let mut child = process.child();
-            (child.stdin.take().context("pipe")?, child.stdout.take().context("pipe")?)
-        };
-        Ok(Self { pipes: Mutex::new((input, BufReader::new(output))), process })
+        Ok(Self(Mutex::new(Lines::start(&mut command)?)))
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
-        self.process.id()
+        self.lines().id()
     }
 
     /// Opens listening sockets and answers on them from then on.
@@ -126,13 +117,14 @@ impl Worker {
         }
     }
 
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ask(&self, request: &Request) -> Result<Reply> {
-        let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (input, output) = &mut *pipes;
-        writeln!(input, "{}", serde_json::to_string(request)?).context("the probe has ended")?;
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        match serde_json::from_str(&line).with_context(|| format!("the probe said {line:?}"))? {
+        let mut lines = self.lines();
+        lines.say(request)?;
+        match lines.hear()? {
             Reply::Failed(reason) => bail!("probe: {reason}"),
             reply => Ok(reply),
         }

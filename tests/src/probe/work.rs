@@ -8,30 +8,19 @@ use super::{
     protocol::{Reply, Request},
     serve::{self, Arrivals},
 };
+use crate::lines;
 use anyhow::Result;
-use std::{
-    collections::HashMap,
-    io::{BufRead, Write, stdin, stdout},
-    mem,
-    sync::PoisonError,
-    time::Duration,
-};
+use std::{collections::HashMap, mem, sync::PoisonError, time::Duration};
 
 /// Works until standard input ends.
 pub fn work() -> Result<()> {
     let arrivals = Arrivals::default();
     let mut kept = HashMap::new();
     let mut loads = Loads::default();
-    for line in stdin().lock().lines() {
-        let reply = match carry_out(&line?, &arrivals, &mut kept, &mut loads) {
-            Ok(reply) => reply,
-            Err(error) => Reply::Failed(format!("{error:#}")),
-        };
-        let mut output = stdout().lock();
-        writeln!(output, "{}", serde_json::to_string(&reply)?)?;
-        output.flush()?;
-    }
-    Ok(())
+    lines::carry_out(|line| {
+        carry_out(line, &arrivals, &mut kept, &mut loads)
+            .unwrap_or_else(|error| Reply::Failed(format!("{error:#}")))
+    })
 }
 
 fn carry_out(

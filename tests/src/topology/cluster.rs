@@ -14,16 +14,20 @@
 //! directly. What nobody knows is routed to the balancer, which has 198.51.100.10 and .20
 //! and drops the rest.
 
-use super::{Batch, NODE_V6};
+mod node;
+
+pub use node::{Node, PodLinks};
+
+use super::Batch;
 use crate::{
-    agent::Agent,
     netns::Namespace,
     offload,
-    probe::{Dial, Forward, Outcome, Proto, Serve, Worker},
+    probe::{Dial, Forward, Outcome, Proto, Worker},
 };
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use anyhow::Result;
+use node::{pod_v4, pod_v6};
+use serde_json::Value;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Pods have one server of each kind.
 pub const SERVERS: [(Proto, u16); 3] = [(Proto::Http, 8080), (Proto::Tcp, 9090), (Proto::Udp, 5353)];
@@ -47,20 +51,6 @@ impl Host {
     fn new(name: String, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Self> {
         Ok(Self { netns: Namespace::create(&name)?, name, v4, v6 })
     }
-}
-
-/// A node, its pods and its agent.
-#[derive(Debug)]
-pub struct Node {
-    /// In the node's cgroup: the sockets of the node and of its pods.
-    pub worker: Worker,
-    /// Prepared, not started.
-    pub agent: Agent,
-    /// The node itself.
-    pub host: Host,
-    /// The first has servers, the others are clients.
-    pub pods: Vec<Host>,
-    number: u8,
 }
 
 /// Where a connection starts.
@@ -89,8 +79,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Builds `nodes` nodes with two pods each. `shunt` is the configuration of every agent.
+    /// Builds `nodes` nodes with two bridged pods each. `shunt` is the configuration of every agent.
     pub fn build(nodes: u8, shunt: &Value) -> Result<Self> {
+        Self::build_with(nodes, shunt, PodLinks::Bridged)
+    }
+
+    /// The same, with pods on links of this kind.
+    pub fn build_with(nodes: u8, shunt: &Value, links: PodLinks) -> Result<Self> {
         let lan = Namespace::create("lan")?;
         lan.ip("link set lo up\nlink add lan type bridge mcast_snooping 0\nlink set lan up")?;
         let host = |name: &str, number| Host::new(name.into(), lan_v4(number), lan_v6(number));
@@ -104,7 +99,7 @@ impl Cluster {
         cluster.connect(&cluster.client)?;
         cluster.connect(&cluster.balancer)?;
         for number in 1..=nodes {
-            let node = Node::build(number, shunt)?;
+            let node = Node::build(number, shunt, links)?;
             cluster.connect(&node.host)?;
             node.finish(nodes)?;
             cluster.nodes.push(node);
@@ -195,93 +190,6 @@ impl Cluster {
     }
 }
 
-impl Node {
-    /// Addresses that masqueraded packets may carry.
-    pub fn addresses(&self) -> [IpAddr; 4] {
-        let (v4, v6) = (pod_v4(self.number, 1), pod_v6(self.number, 1));
-        [self.host.v4.into(), self.host.v6.into(), v4.into(), v6.into()]
-    }
-
-    fn build(number: u8, shunt: &Value) -> Result<Self> {
-        let name = format!("node{number}");
-        let kube_proxy = json!({
-            "detectLocalMode": "ClusterCIDR",
-            "clusterCIDR": "10.244.0.0/16,fd00:244::/32",
-        });
-        let agent = Agent::prepare(&name, &kube_proxy, shunt)?;
-        let worker = Worker::start(Some(&agent.cgroup))?;
-        let host = Host::new(name, lan_v4(10 + number), lan_v6(10 + number))?;
-        host.netns.sysctl(&[
-            ("ipv4/ip_forward", "1"),
-            ("ipv6/conf/all/forwarding", "1"),
-            ("ipv4/conf/all/rp_filter", "1"),
-            ("ipv4/conf/default/rp_filter", "1"),
-        ])?;
-        Ok(Self { worker, agent, host, pods: Vec::new(), number })
-    }
-
-    /// The side of the pods, and the ways to the pods of the other nodes.
-    fn finish(&self, nodes: u8) -> Result<()> {
-        let mut batch = Batch::default();
-        batch
-            .line(format!(
-                "link add cni0 address 02:00:00:00:02:{:02x} type bridge mcast_snooping 0",
-                self.number
-            ))
-            .address(pod_v4(self.number, 1).into(), 24, "cni0")
-            .address(pod_v6(self.number, 1).into(), 64, "cni0")
-            .link_local(NODE_V6, "cni0")
-            .line("link set cni0 up");
-        batch.line(pod_routes((1..=nodes).filter(|other| *other != self.number)));
-        self.host.netns.ip(batch.as_str())
-    }
-
-    /// Adds a pod; the first has address `.10`.
-    pub fn add_pod(&mut self) -> Result<&Host> {
-        let place = 10 + self.pods.len() as u8;
-        let (v4, v6) = (pod_v4(self.number, place), pod_v6(self.number, place));
-        let name = format!("pod{}-{}", self.number, self.pods.len() + 1);
-        let pod = Host::new(name, v4, v6)?;
-        self.plug(&pod)?;
-        self.pods.push(pod);
-        self.pods.last().context("a pod was just added")
-    }
-
-    /// Takes a pod's link away; its addresses and routes go with it.
-    pub fn unplug(&self, pod: usize) -> Result<()> {
-        self.host.netns.ip(&format!("link delete {}", self.pods[pod].name))
-    }
-
-    /// Gives a pod a link, with its addresses and routes.
-    pub fn plug(&self, pod: &Host) -> Result<()> {
-        let (v4, v6) = (pod.v4, pod.v6);
-        self.host.netns.ip(Batch::default()
-            .line(format!("link add {} type veth peer name eth0 netns {}", pod.name, pod.netns.name()))
-            .line(format!("link set {} master cni0 up", pod.name))
-            .as_str())?;
-        pod.netns.ip(Batch::default()
-            .line("link set lo up")
-            .address(v4.into(), 24, "eth0")
-            .address(v6.into(), 64, "eth0")
-            .line("link set eth0 up")
-            .line(format!("route add default via {}", pod_v4(self.number, 1)))
-            .line(format!("route add ::/0 via {NODE_V6} dev eth0"))
-            .as_str())
-    }
-
-    /// Starts servers of every kind in a pod.
-    pub fn serve(&self, pod: usize) -> Result<()> {
-        let pod = &self.pods[pod];
-        let any = |port| [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
-        let sockets = SERVERS.iter().flat_map(|(proto, port)| any(*port).map(|address| (*proto, address)));
-        self.worker.serve(Serve {
-            netns: pod.netns.path(),
-            name: pod.name.clone(),
-            sockets: sockets.collect(),
-        })
-    }
-}
-
 /// Routes to the pods of these nodes.
 fn pod_routes(nodes: impl Iterator<Item = u8>) -> String {
     let mut batch = Batch::default();
@@ -298,14 +206,6 @@ fn lan_v4(number: u8) -> Ipv4Addr {
 
 fn lan_v6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x50, 0, 0, 0, 0, 0, decimal(number))
-}
-
-fn pod_v4(node: u8, number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 244, node, number)
-}
-
-fn pod_v6(node: u8, number: u8) -> Ipv6Addr {
-    Ipv6Addr::new(0xfd00, 0x244, node.into(), 0, 0, 0, 0, decimal(number))
 }
 
 /// The hexadecimal number that reads as `number` does in decimal: 11 becomes 0x11.

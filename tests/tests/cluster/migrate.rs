@@ -59,7 +59,7 @@ struct World {
 
 impl World {
     fn build(mode: Mode) -> Result<Self> {
-        let options = Options { service_ranges: "10.96.0.0/16,fd00:96::/112".into() };
+        let options = Options { service_ranges: "10.96.0.0/16,fd00:96::/112".into(), ..Options::default() };
         let control_plane = Arc::new(SharedControlPlane::start_with(options)?);
         control_plane.write(&manifests::two_nodes()?)?;
         let mut cluster = Cluster::build(2, &Agent::small(SocketLb::Off))?;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Component, Path, PathBuf},
 };
 
@@ -65,13 +64,9 @@ fn the_book_has_every_page_once() -> Result<()> {
     let folder = Path::new("docs");
     let listed: BTreeSet<PathBuf> = summary.links.iter().map(|link| normal(&folder.join(link))).collect();
     ensure!(listed.len() == summary.links.len(), "a page is listed twice");
-    let mut pages = BTreeSet::new();
-    for entry in fs::read_dir(root().join(folder))? {
-        let path = folder.join(entry?.file_name());
-        if path.extension().is_some_and(|extension| extension == "md") && path != Path::new(SUMMARY) {
-            pages.insert(path);
-        }
-    }
+    let paths = all()?.into_iter().map(|page| page.path);
+    let pages: BTreeSet<PathBuf> =
+        paths.filter(|path| path.starts_with(folder) && path != Path::new(SUMMARY)).collect();
     ensure!(listed == pages, "{SUMMARY} lists {listed:?}, and docs has {pages:?}");
     Ok(())
 }

@@ -19,7 +19,7 @@ fn an_outage_of_the_api_server_is_not_noticed_even_by_a_restarting_agent() -> Re
         skipped("KUBEBUILDER_ASSETS names no API server: cargo xtask test faults builds one");
         return Ok(());
     }
-    let options = Options { service_ranges: "10.96.0.0/16,fd00:96::/112".into() };
+    let options = Options { service_ranges: "10.96.0.0/16,fd00:96::/112".into(), ..Options::default() };
     let api = Arc::new(SharedControlPlane::start_with(options)?);
     let mut cluster = Cluster::build(2, &Agent::small(SocketLb::Off))?;
     for node in &mut cluster.nodes {

@@ -1,0 +1,16 @@
+//! The benchmarks that compare: the same networks without a proxy, with the real kube-proxy and
+//! with shunt, side by side in one run.
+//!
+//! [`traffic`] measures what requests cost, [`control`] what changes of Services cost, [`report`]
+//! writes both down. How, and what the figures mean, is told in `docs/benchmarks/method.md`.
+
+pub mod contender;
+pub mod control;
+pub mod cpus;
+pub mod ends;
+pub mod machine;
+pub mod populate;
+pub mod report;
+pub mod statistics;
+pub mod target;
+pub mod traffic;

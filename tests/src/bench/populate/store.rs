@@ -1,0 +1,41 @@
+//! Where the content of API servers is kept between runs.
+
+use crate::control_plane::{SharedControlPlane, assets};
+use anyhow::{Context as _, Result};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+/// To be raised when fillers become others.
+const FORMAT: u32 = 2;
+
+/// Where the content with so many fillers is, or is to be. Another version of Kubernetes has a
+/// place of its own.
+pub(super) fn place(services: u32) -> Result<PathBuf> {
+    let assets = assets()?;
+    let version = assets.file_name().context("the directory of the control plane has no name")?;
+    let version = version.to_string_lossy();
+    Ok(cache()?.join(format!("populated-{version}-{services}-{FORMAT}")))
+}
+
+fn cache() -> Result<PathBuf> {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    let folder = cache.context("neither XDG_CACHE_HOME nor HOME is set")?.join("shunt");
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Ends the API server and keeps what it holds: beside its place first, so that what is at the
+/// place is whole.
+pub(super) fn keep(control_plane: &SharedControlPlane, place: &Path) -> Result<()> {
+    let draft = place.with_extension(format!("draft-{}", std::process::id()));
+    let kept = control_plane
+        .keep_data(&draft)
+        .and_then(|()| fs::rename(&draft, place).with_context(|| format!("rename {}", draft.display())));
+    if kept.is_err() && draft.exists() {
+        fs::remove_dir_all(&draft).with_context(|| format!("remove {}", draft.display()))?;
+    }
+    kept
+}

@@ -1,0 +1,133 @@
+//! One contender's network.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+
+use crate::{
+    bench::{
+        contender::Contender,
+        ends::{Drive, Driven, Ends, Serve, Workload},
+        target::{self, Path},
+    },
+    control_plane::{SharedControlPlane, Shown},
+    kube_proxy::KubeProxy,
+    topology::cluster::{Cluster, Origin, PodLinks},
+};
+
+/// Two nodes, their pods and an outside client, with a proxy on the first node.
+#[derive(Debug)]
+pub(super) struct Field {
+    contender: Contender,
+    // Processes go before the namespaces they live in.
+    /// In the cgroup of each node, and in none.
+    nodes: Vec<Ends>,
+    outside: Ends,
+    kube_proxy: Option<KubeProxy>,
+    _shown: Vec<Shown>,
+    cluster: Cluster,
+    started: Instant,
+}
+
+impl Field {
+    /// Builds the network and starts the contender.
+    pub(super) fn build(contender: Contender, cpu: usize, api: &Arc<SharedControlPlane>) -> Result<Self> {
+        let mut cluster = Cluster::build_with(2, &contender.settings(), PodLinks::Routed)?;
+        if contender.uses_drivers() {
+            cluster.wire()?;
+        }
+        if contender == Contender::Direct {
+            target::route_through_first_node(&cluster)?;
+        }
+        for host in [&cluster.client, &cluster.nodes[0].pods[1]] {
+            host.netns
+                .sysctl(&[("ipv4/ip_local_port_range", "1024 65535"), ("ipv4/tcp_syn_retries", "1")])?;
+        }
+        // Its lower ports are for masquerading.
+        cluster.nodes[0].host.netns.sysctl(&[("ipv4/tcp_syn_retries", "1")])?;
+        let mut nodes = Vec::new();
+        for (node, addresses) in cluster.nodes.iter().zip(target::add_addresses(&cluster)?) {
+            let mut ends = Ends::start(cpu, Some(&node.agent.cgroup))?;
+            let netns = node.pods[0].netns.path();
+            ends.serve(Serve { netns, addresses, ports: target::pod_ports() })?;
+            nodes.push(ends);
+        }
+        let shown = cluster.nodes.iter().map(|node| api.show_in(&node.host.netns, true));
+        let shown = shown.collect::<Result<Vec<Shown>>>()?;
+        let started = Instant::now();
+        let kubeconfig = shown[0].kubeconfig();
+        let kube_proxy = contender.start(&mut cluster, &kubeconfig)?;
+        Ok(Self {
+            contender,
+            nodes,
+            outside: Ends::start(cpu, None)?,
+            kube_proxy,
+            _shown: shown,
+            cluster,
+            started,
+        })
+    }
+
+    pub(super) fn contender(&self) -> Contender {
+        self.contender
+    }
+
+    /// The processes that are measured.
+    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().chain([&self.outside]).map(Ends::id)
+    }
+
+    /// Waits until every path works, and says how long that took since the contender was started;
+    /// or why it does not.
+    pub(super) fn wait(
+        &mut self,
+        paths: &[Path],
+        workloads: &[Workload],
+        patience: Duration,
+    ) -> Result<Result<Duration, String>> {
+        let (deadline, contender) = (self.started + patience, self.contender);
+        for path in paths.iter().filter(|path| path.concerns(contender)) {
+            for workload in workloads {
+                while self.drive(*path, *workload, 0.001, Some(1))?.units == 0.0 {
+                    if Instant::now() > deadline {
+                        return Ok(Err(self.complaint(*path, patience)));
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+        Ok(Ok(self.started.elapsed()))
+    }
+
+    fn complaint(&self, path: Path, patience: Duration) -> String {
+        let words = match &self.kube_proxy {
+            Some(kube_proxy) => kube_proxy.last_words(),
+            None => self.cluster.nodes[0].agent.last_words(),
+        };
+        eprintln!("{words}");
+        format!("{} is not served after {} s", path.name(), patience.as_secs())
+    }
+
+    /// Sends requests on one path.
+    pub(super) fn drive(
+        &mut self,
+        path: Path,
+        workload: Workload,
+        seconds: f64,
+        limit: Option<u64>,
+    ) -> Result<Driven> {
+        let origin = path.origin();
+        let netns = self.cluster.host(origin).0.netns.path();
+        let to = path.destinations(self.contender, workload, &self.cluster);
+        let nanoseconds = (seconds * 1e9) as u64;
+        let drive = Drive { netns, to, workload, nanoseconds, limit };
+        match origin {
+            Origin::Pod(node, _) | Origin::Node(node) => self.nodes[node].drive(drive),
+            Origin::Client => self.outside.drive(drive),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What requests cost: every contender on a network of its own, all at once, measured in turn.
+//!
+//! A round goes through every path and workload, and at each of them through the contenders, for
+//! a moment each. So what disturbs the machine meets all of them, and a ratio is always one of
+//! the same few milliseconds. Medians are over rounds.
+
+mod field;
+mod results;
+mod samples;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+pub use results::{Cell, Missing, Run, Traffic};
+
+use super::{
+    contender::Contender,
+    cpus::{self, KeptOff},
+    ends::Workload,
+    machine::Machine,
+    populate::populated,
+    target::{self, Path},
+};
+use field::Field;
+use samples::Samples;
+
+/// What to measure, and how long.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Numbers of other Services, each with 10 endpoints.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 1_000, 10_000, 50_000])]
+    services: Vec<u32>,
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// How long one contender is measured at a time.
+    #[arg(long, default_value_t = 0.06)]
+    seconds: f64,
+    /// Who is measured beside `direct`; all, if none is named.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    contenders: Vec<Contender>,
+    /// From where to where; all, if none is named.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    paths: Vec<Path>,
+    /// Kinds of requests; all, if none is named.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    workloads: Vec<Workload>,
+    /// Longest wait for a contender to deliver, in seconds.
+    #[arg(long, default_value_t = 900)]
+    patience: u64,
+    /// Where the results go.
+    #[arg(long, default_value = "docs/benchmarks")]
+    out: PathBuf,
+    /// Keep what the results have of other numbers of Services, other paths and other workloads.
+    #[arg(long)]
+    add: bool,
+}
+
+/// What is named, or everything, in the order of the type.
+fn chosen<T: clap::ValueEnum + Clone + Ord>(named: &[T]) -> Vec<T> {
+    let mut chosen = if named.is_empty() { T::value_variants().to_vec() } else { named.to_vec() };
+    chosen.sort();
+    chosen.dedup();
+    chosen
+}
+
+/// Measures, and writes the results after each number of Services.
+pub fn run(options: &Options) -> Result<()> {
+    let seconds = options.seconds;
+    ensure!(seconds > 0.0 && seconds <= 60.0, "--seconds {seconds}: between 0 and 60");
+    ensure!(options.rounds > 0, "--rounds: at least one");
+    let file = options.out.join("traffic.json");
+    let mut results =
+        if options.add { Traffic::read(&file)?.unwrap_or_default() } else { Traffic::default() };
+    results.machine = Machine::here()?;
+    for services in &options.services {
+        let run = measure(*services, options).with_context(|| format!("{services} Services"))?;
+        println!("{run}");
+        results.put(run);
+        results.write(&file)?;
+    }
+    Ok(())
+}
+
+fn measure(services: u32, options: &Options) -> Result<Run> {
+    let control_plane = populated(services)?;
+    control_plane.write(&target::objects())?;
+    let mut contenders = chosen(&options.contenders);
+    contenders.retain(|contender| *contender != Contender::Direct);
+    contenders.insert(0, Contender::Direct);
+    let cpu = cpus::allowed()?.into_iter().last().context("no CPU")?;
+    let (paths, workloads) = (chosen(&options.paths), chosen(&options.workloads));
+    let (mut fields, mut missing) = (Vec::new(), Vec::new());
+    for contender in contenders {
+        let mut field = Field::build(contender, cpu, &control_plane)?;
+        match field.wait(&paths, &workloads, Duration::from_secs(options.patience))? {
+            Ok(time) => {
+                println!(
+                    "{services} Services: {} delivers after {:.1} s",
+                    contender.name(),
+                    time.as_secs_f64()
+                );
+                fields.push(field);
+            }
+            Err(why) => {
+                println!("{services} Services: {}: {why}", contender.name());
+                missing.push(Missing { contender, why });
+            }
+        }
+    }
+    let ends: Vec<u32> = fields.iter().flat_map(Field::processes).collect();
+    let kept_off = KeptOff::new(cpu, &ends)?;
+    let mut samples = Samples::default();
+    for round in 0..options.rounds {
+        one_round(round, &mut fields, (&paths, &workloads), options.seconds, &mut samples)?;
+        println!("{services} Services: round {} of {}", round + 1, options.rounds);
+    }
+    drop(kept_off);
+    Ok(Run { services, rounds: options.rounds, seconds: options.seconds, cells: samples.cells(), missing })
+}
+
+/// Who begins differs from round to round, for what was measured before leaves traces.
+fn one_round(
+    round: usize,
+    fields: &mut [Field],
+    (paths, workloads): (&[Path], &[Workload]),
+    seconds: f64,
+    samples: &mut Samples,
+) -> Result<()> {
+    for path in paths {
+        for workload in workloads {
+            fields.rotate_left(usize::from(!fields.is_empty()));
+            for field in fields.iter_mut().filter(|field| path.concerns(field.contender())) {
+                let driven = field.drive(*path, *workload, seconds, None)?;
+                samples.add(round, (*path, *workload, field.contender()), driven);
+            }
+        }
+    }
+    Ok(())
+}
