@@ -23,5 +23,6 @@ pub mod netns;
 pub mod offload;
 pub mod probe;
 pub mod process;
+pub mod silence;
 pub mod skip;
 pub mod topology;

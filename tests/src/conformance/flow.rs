@@ -7,11 +7,14 @@ use super::{
 };
 use crate::{
     agent::SocketLb,
+    netns,
     probe::{Bulk, Dial, Exchange, Outcome, Proto, Worker},
+    silence,
 };
 use anyhow::{Context, Result};
 use std::{
     collections::{HashMap, HashSet},
+    fs::File,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     thread,
@@ -21,14 +24,14 @@ use std::{
 /// No answer for so long is no answer, where none is expected.
 const SILENCE: u64 = 400;
 /// Patience where an answer is expected.
-const PATIENCE: u64 = 3000;
+const PATIENCE: u64 = 10_000;
 /// Connections where one would do.
 const FEW: u32 = 3;
 /// Connections per target that a distribution is judged by, at least and at most: with the
 /// most, a fair choice is rejected once in a million times.
 const SHARE: (u32, u32) = (60, 300);
 /// How long a long-lived client, or any that waits for a watch, may take to follow a change.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 
 /// What earlier flows of the case leave to later ones.
 #[derive(Debug, Default)]
@@ -95,10 +98,12 @@ fn attempt(scene: &Scene, flow: &Flow, memory: &mut Memory) -> Result<()> {
 }
 
 fn observe(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> {
+    // The kernel looks through all of its sockets for those of one namespace: only where it matters.
+    let openings = || if expects_silence(&flow.expect) { scene.openings() } else { Ok(0) };
     if expects_silence(&flow.expect) {
         scene.quiesce()?;
     }
-    let segments = scene.tcp_segments()?;
+    let before = openings()?;
     for worker in [&scene.inside, &scene.outside] {
         worker.arrivals()?;
     }
@@ -106,7 +111,7 @@ fn observe(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> {
     for worker in [&scene.inside, &scene.outside] {
         observed.arrivals.extend(worker.arrivals()?);
     }
-    observed.segments = scene.tcp_segments()? - segments;
+    observed.openings = openings()?.saturating_sub(before);
     Ok(observed)
 }
 
@@ -133,12 +138,10 @@ fn connections(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> 
         // What the kernel would choose for a process of the node depends on where the
         // connection really goes, so it is left to it.
         dial.from = Some(from).filter(|_| flow.via != Via::Node);
-        let start = Instant::now();
-        let outcomes = worker.dial(&dial)?;
-        let pauses = Duration::from_millis(dial.gap_ms) * dial.count;
-        let each = start.elapsed().saturating_sub(pauses) / outcomes.len().max(1) as u32;
-        observed.slowest = observed.slowest.max(each);
-        observed.outcomes.extend(outcomes);
+        let resent = || netns::inside(&File::open(&dial.netns)?, silence::resent_segments);
+        let before = resent()?;
+        observed.outcomes.extend(worker.dial(&dial)?);
+        observed.resent += resent()? - before;
     }
     even_out(worker, &dial, flow, &mut observed)?;
     Ok(observed)

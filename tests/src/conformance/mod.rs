@@ -19,6 +19,5 @@ pub mod pick;
 pub mod report;
 mod run;
 mod scene;
-mod silence;
 
 pub use run::{Setting, Verdict, run};

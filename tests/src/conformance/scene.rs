@@ -6,12 +6,12 @@ use super::{
     objects::{endpoints, slice_ports},
     overdue,
     run::Setting,
-    silence,
 };
 use crate::{
     agent::{Agent, SocketLb},
     netns::Namespace,
     probe::{Proto, Serve, Worker},
+    silence,
     topology::stage::{PodKey, Port, Stage},
 };
 use anyhow::{Context, Result};
@@ -159,18 +159,15 @@ impl Scene {
         slices.collect()
     }
 
-    /// TCP segments that any namespace has received so far: silence means that none more
-    /// come, not even of a handshake that fails.
-    pub(super) fn tcp_segments(&self) -> Result<u64> {
-        self.namespaces().map(|namespace| namespace.run(silence::received_segments)).sum()
+    /// What SYNs have led to in any namespace so far: silence means that none more come, not even
+    /// for a handshake that fails.
+    pub(super) fn openings(&self) -> Result<u64> {
+        self.namespaces().map(|namespace| namespace.run(silence::openings)).sum()
     }
 
     /// Waits until the connections of earlier flows have exchanged their last segments.
     pub(super) fn quiesce(&self) -> Result<()> {
-        silence::quiesce(|| {
-            let waiting = self.namespaces().map(|namespace| namespace.run(silence::unfinished));
-            Ok((waiting.sum::<Result<usize>>()?, self.tcp_segments()?))
-        })
+        silence::quiesce(&self.namespaces().collect::<Vec<_>>())
     }
 
     fn namespaces(&self) -> impl Iterator<Item = &Namespace> {

@@ -196,6 +196,18 @@ impl Load {
         }
     }
 
+    /// Waits until what was counted of every flow is as wanted; `what` says how that is.
+    pub fn wait_until(&self, what: &str, is_wanted: impl Fn(Kind, &Counts) -> bool) -> Result<()> {
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let counts = self.counts()?;
+            let others = self.flows.iter().zip(&counts).find(|(flow, counts)| !is_wanted(flow.kind, counts));
+            let Some((flow, counts)) = others else { return Ok(()) };
+            ensure!(Instant::now() < deadline, "{what}: not {} {}: {counts}", flow.name, flow.kind);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Ends the traffic, after the answers that are still on their way. The last window is what
     /// came after the last checkpoint.
     pub fn finish(mut self) -> Result<Report> {

@@ -292,7 +292,7 @@ impl World {
             source_port: None,
             to: to.parse()?,
             count: 1,
-            timeout_ms: 1000,
+            timeout_ms: 3000,
             gap_ms: 0,
             keep: None,
         };

@@ -31,16 +31,13 @@ fn lost_packets_are_seen_in_every_kind_of_traffic() -> Result<()> {
             }
         }",
     )?;
-    thread::sleep(Duration::from_secs(3));
+    load.wait_until("each kind of traffic has lost something", |kind, counts| match kind {
+        Kind::Stream | Kind::Connections => counts.lost_segments > 0,
+        Kind::Datagrams | Kind::Queries => counts.timed_out > 0,
+    })?;
     cluster.nodes[VICTIM].host.netns.nft("delete table inet faults")?;
     let report = load.finish()?;
     println!("{report}");
-    for kind in [Kind::Stream, Kind::Connections] {
-        assert!(report.of(kind).lost_segments > 0, "no lost {kind}");
-    }
-    for kind in [Kind::Datagrams, Kind::Queries] {
-        assert!(report.of(kind).timed_out > 0, "no lost {kind}");
-    }
     ensure!(report.ensure_lossless().is_err(), "the verdict is wrong");
     Ok(())
 }
@@ -58,14 +55,9 @@ fn broken_and_refused_connections_are_seen() -> Result<()> {
             }
         }",
     )?;
-    thread::sleep(Duration::from_millis(500));
+    load.wait_until("each kind of traffic has been refused", |_, counts| counts.refused + counts.reset > 0)?;
     cluster.nodes[VICTIM].host.netns.nft("delete table inet faults")?;
-    let report = load.finish()?;
-    println!("{report}");
-    let broken = |kind| report.of(kind).refused + report.of(kind).reset;
-    for kind in [Kind::Stream, Kind::Connections, Kind::Datagrams, Kind::Queries] {
-        assert!(broken(kind) > 0, "no broken {kind}");
-    }
+    println!("{}", load.finish()?);
     Ok(())
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn servers(cluster: &Cluster, from: Origin, to: &str, count: u32) -> 
     let (host, worker) = cluster.host(from);
     let to: SocketAddr = to.parse()?;
     let proto = if to.port() == 80 { Proto::Http } else { Proto::Tcp };
-    let dial = Dial { count, timeout_ms: 1000, ..Dial::new(&host.netns, proto, to) };
+    let dial = Dial { count, timeout_ms: 10_000, ..Dial::new(&host.netns, proto, to) };
     let answered = |outcome| match outcome {
         Outcome::Answered(answer) => Ok(answer.server),
         other => anyhow::bail!("{from:?} → {to}: {other}"),

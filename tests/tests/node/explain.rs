@@ -1,6 +1,6 @@
 //! `shunt explain` says what traffic then does, and leaves no trace in the maps.
 
-use crate::world::{LINE, configured, soon};
+use crate::world::{LINE, configured};
 use anyhow::{Context, Result, ensure};
 use proxy_common::addr::{Ip4, Ip6};
 use proxy_userspace::kernel::{KernelAddr, PinnedMaps, Pins};
@@ -9,13 +9,12 @@ use std::{
     collections::BTreeSet,
     fmt::Debug,
     net::{IpAddr, SocketAddr},
-    thread,
-    time::Duration,
 };
 use tests::{
     agent::{Agent, SocketLb},
     manifests,
     probe::{Answer, Dial, Outcome, Proto},
+    silence,
     topology::cluster::{
         Cluster,
         Origin::{self, Client, Node, Pod},
@@ -43,13 +42,10 @@ fn of_family<A: KernelAddr + Debug>(maps: &PinnedMaps, lines: &mut BTreeSet<Stri
 
 /// The same, once the last packets of connections that were closed have come by.
 fn state_at_rest(cluster: &Cluster, node: usize) -> Result<BTreeSet<String>> {
-    soon(|| {
-        let before = state(cluster, node)?;
-        thread::sleep(Duration::from_millis(50));
-        let after = state(cluster, node)?;
-        ensure!(before == after, "packets are on their way");
-        Ok(after)
-    })
+    let nodes = cluster.nodes.iter().flat_map(|node| node.pods.iter().chain([&node.host]));
+    let hosts = nodes.chain([&cluster.client, &cluster.balancer]);
+    silence::quiesce(&hosts.map(|host| &host.netns).collect::<Vec<_>>())?;
+    state(cluster, node)
 }
 
 /// The answer of a node, with nothing changed by asking. No agent may run, for it sweeps.

@@ -2,7 +2,7 @@
 //! kernel's own means in the place of an agent.
 
 use anyhow::Result;
-use std::{net::IpAddr, time::Instant};
+use std::net::IpAddr;
 use tests::{
     probe::{Answer, Dial, Outcome, Proto, Serve, Worker},
     topology::stage::{PodKey, Port, Stage},
@@ -113,10 +113,8 @@ fn refusal_and_silence_are_told_apart() -> Result<()> {
     )?;
     world.outside.arrivals()?;
     for proto in [Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp] {
-        let start = Instant::now();
         assert_eq!(world.dial(proto, POD, "198.51.100.10:80")?, Outcome::Refused, "{proto}");
         assert_eq!(world.dial(proto, "203.0.113.2", "198.51.100.10:80")?, Outcome::Refused, "{proto}");
-        assert!(start.elapsed().as_millis() < 200, "a refusal is quick");
         assert_eq!(world.dial(proto, POD, "198.51.100.20:80")?, Outcome::TimedOut, "{proto}");
         assert_eq!(world.dial(proto, "203.0.113.2", "198.51.100.20:80")?, Outcome::TimedOut, "{proto}");
     }

@@ -86,10 +86,9 @@ fn refusals_are_told_with_their_reason() -> Result<()> {
     assert!(refused["meaning"].as_str().is_some_and(|text| text.contains("no such port")), "{refused}");
     // Nobody asked for the other events in between.
     let served = ask(&cluster, Pod(0, 1), "10.96.0.20:90");
-    let node = &cluster.nodes[0];
-    served()?;
-    let none = node.agent.shunt(&node.host.netns, &["trace", "--refused", "--duration", "1"])?;
-    assert_eq!(none, "");
+    let both = || served().and_then(|()| closed());
+    let event = first(trace(&cluster, 0, &["--refused"], both)?)?;
+    assert_eq!(event["event"], "refused", "{event}");
     Ok(())
 }
 
@@ -109,7 +108,7 @@ fn one_trace_at_a_time() -> Result<()> {
     let node = &cluster.nodes[0];
     let shunt = |args: &[&str]| node.agent.shunt(&node.host.netns, args);
     thread::scope(|scope| {
-        let first = scope.spawn(|| shunt(&["trace", "--refused", "--duration", "4"]));
+        let first = scope.spawn(|| shunt(&["trace", "--refused", "--count", "1", "--duration", "60"]));
         let mut refusal = None;
         while !first.is_finished() {
             // Until the first one listens, this one does, and ends at once.
@@ -120,6 +119,9 @@ fn one_trace_at_a_time() -> Result<()> {
         }
         let refusal = refusal.context("two traces at once")?;
         ensure!(refusal.contains("somebody else listens"), "{refusal}");
+        while !first.is_finished() {
+            is_served(&cluster, Pod(0, 1), "10.96.0.20:999")?;
+        }
         first.join().map_err(|_| anyhow::anyhow!("the trace panicked"))?.map(drop)
     })?;
     shunt(&["trace", "--refused", "--duration", "0"]).map(drop)

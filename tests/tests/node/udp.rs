@@ -48,7 +48,7 @@ fn answered(from: Origin, to: &str, outcome: Outcome) -> Result<Answer> {
 
 fn send(cluster: &Cluster, from: Origin, to: &str) -> Result<Outcome> {
     let (_, worker) = cluster.host(from);
-    worker.exchange(Exchange { keep: name(from, to), timeout_ms: 500, bulk: Bulk::default() })
+    worker.exchange(Exchange { keep: name(from, to), timeout_ms: 10_000, bulk: Bulk::default() })
 }
 
 /// The sockets to the service get an error, those past it do not.

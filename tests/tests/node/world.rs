@@ -44,16 +44,17 @@ pub(crate) fn answer(cluster: &Cluster, from: Origin, proto: Proto, to: &str) ->
     }
 }
 
-/// Whether a single try gets an answer, without much patience.
+/// Whether a single try gets an answer: a refusal tells that it does not, and so does a silence
+/// much longer than an answer takes on a busy machine.
 pub(crate) fn is_served(cluster: &Cluster, from: Origin, to: &str) -> Result<bool> {
     let (host, worker) = cluster.host(from);
-    let dial = Dial { timeout_ms: 300, ..Dial::new(&host.netns, LINE, to.parse()?) };
+    let dial = Dial { timeout_ms: 3000, ..Dial::new(&host.netns, LINE, to.parse()?) };
     Ok(matches!(worker.dial(&dial)?.remove(0), Outcome::Answered(_)))
 }
 
 /// Tries until it works.
 pub(crate) fn soon<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    soon_within(Duration::from_secs(10), attempt)
+    soon_within(Duration::from_secs(60), attempt)
 }
 
 /// Tries for so long.

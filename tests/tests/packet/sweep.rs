@@ -14,9 +14,18 @@ use crate::{
     frames::{ACK, FIN, Flow, SYN},
 };
 
+fn clock() -> u64 {
+    monotonic_nanos().expect("a clock")
+}
+
 /// A sweep as it will be after so many seconds without a packet.
 fn sweep(bench: &mut Bench, reconciler: &Reconciler, seconds: u64) -> (Swept, Pressure) {
-    let now = monotonic_nanos().expect("a clock") + seconds * 1_000_000_000;
+    sweep_after(bench, reconciler, clock(), seconds)
+}
+
+/// A sweep as it is so many seconds after `start`, in nanoseconds.
+fn sweep_after(bench: &mut Bench, reconciler: &Reconciler, start: u64, seconds: u64) -> (Swept, Pressure) {
+    let now = start + seconds * 1_000_000_000;
     let survey = Survey::take(&mut bench.maps, now, &Timeouts::default()).expect("readable maps");
     let pressure = reconciler.pressure(&mut bench.maps, &survey);
     let verdict = reconciler.judge(&survey);
@@ -44,6 +53,7 @@ fn connections_go_when_their_time_has_come() {
     let mut bench = Bench::new();
     let reconciler = Reconciler::adopt(&mut bench.maps).expect("readable maps");
     for plan in plans() {
+        let begin = clock();
         let to = (plan.cluster_ip, SERVICE_PORT);
         // A question, a handshake that never ends, a connection, and one that both sides closed.
         bench.enters(Flow::udp((plan.pod, 1), to), 0);
@@ -54,9 +64,12 @@ fn connections_go_when_their_time_has_come() {
             bench.enters(Flow::tcp((plan.pod, port), to), last);
             bench.leaves(inside.reversed(), last);
         }
+        let end = clock();
         let mut left = 8;
         for (seconds, expired) in [(29, 0), (32, 1), (119, 0), (122, 2), (86_399, 0), (86_402, 1)] {
-            let (swept, pressure) = sweep(&mut bench, &reconciler, seconds);
+            // However long the packets took: none is older than `begin`, none younger than `end`.
+            let start = if expired == 0 { begin } else { end };
+            let (swept, pressure) = sweep_after(&mut bench, &reconciler, start, seconds);
             assert_eq!(swept, Swept { expired, ..Swept::default() }, "after {seconds} s");
             assert_eq!(rows(&pressure, family(&plan)), left, "before {seconds} s");
             left -= 2 * expired;

@@ -18,7 +18,7 @@ const BREATH: Duration = Duration::from_millis(40);
 /// Pauses between connections.
 const BETWEEN: Duration = Duration::from_millis(30);
 /// How long a receiver's word may be on its way that it has a segment twice.
-const REPORTED: Duration = Duration::from_millis(500);
+const REPORTED: Duration = Duration::from_secs(5);
 
 /// Exchanges on one connection; when it fails, on another one.
 pub(super) fn streams(flow: &Flow, to: SocketAddr) -> Result<()> {

@@ -22,7 +22,10 @@ use tests::{
 pub(super) const PORT: u16 = 5355;
 /// Bytes of transport in a fragment made here.
 const PART: usize = 1400;
-const PATIENCE: Duration = Duration::from_millis(500);
+/// What has not come by then does not come.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How often a server looks whether it is to end.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// A server that sends every datagram back: as its stack cuts it, or the last fragment first.
 pub(super) struct Echo {
@@ -36,7 +39,7 @@ impl Echo {
         let mut threads = Vec::new();
         for own in [IpAddr::from(host.v4), host.v6.into()] {
             let own = SocketAddr::new(own, PORT);
-            let (socket, raw) = (udp(&host.netns, own)?, raw(&host.netns, own.ip())?);
+            let (socket, raw) = (udp(&host.netns, own, GLANCE)?, raw(&host.netns, own.ip())?);
             let stop = Arc::clone(&stop);
             threads.push(thread::spawn(move || {
                 let mut buffer = vec![0; 1 << 16];
@@ -68,11 +71,11 @@ impl Drop for Echo {
     }
 }
 
-fn udp(netns: &Namespace, address: SocketAddr) -> Result<UdpSocket> {
+fn udp(netns: &Namespace, address: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     netns.run(|| {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
         socket.set_recv_buffer_size(1 << 20)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(patience))?;
         socket.bind(&address.into())?;
         Ok(socket.into())
     })
@@ -160,10 +163,15 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn new(cluster: &Cluster, from: Origin, to: &str) -> Result<Self> {
+        Self::waiting(PATIENCE, cluster, from, to)
+    }
+
+    /// One that waits so long for an answer.
+    pub(super) fn waiting(patience: Duration, cluster: &Cluster, from: Origin, to: &str) -> Result<Self> {
         let to: SocketAddr = to.parse()?;
         let host = cluster.host(from).0;
         let own: IpAddr = if to.is_ipv4() { host.v4.into() } else { host.v6.into() };
-        let socket = udp(&host.netns, SocketAddr::new(own, 0))?;
+        let socket = udp(&host.netns, SocketAddr::new(own, 0), patience)?;
         Ok(Self { own: socket.local_addr()?, socket, raw: raw(&host.netns, own)?, to })
     }
 
