@@ -7,6 +7,10 @@
 #![no_main]
 // One instruction of assembly, see `maps::admit_address`; the BPF target is built with unstable features on.
 #![feature(asm_experimental_arch)]
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "a key or value that is passed by value is copied on a stack of 512 bytes"
+)]
 
 mod bind;
 mod maps;

@@ -109,7 +109,7 @@ impl Recipe {
 }
 
 /// Outlives the target directory where there is a home to keep it in.
-fn cache(workspace: &Workspace) -> PathBuf {
+pub(crate) fn cache(workspace: &Workspace) -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let user = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     user.map_or_else(|| workspace.target.clone(), |cache| cache.join("shunt"))

@@ -6,6 +6,7 @@
 mod bench;
 mod binaries;
 mod charts;
+mod ci;
 mod conformance;
 mod control_plane;
 mod ebpf;
@@ -88,6 +89,8 @@ enum Task {
         #[arg(long)]
         coverage: bool,
     },
+    /// Run what a change must pass, `.ci/run`, on a fresh clone of the last commit.
+    Ci,
     /// Build the Kubernetes control plane for the cluster tier and print where it is.
     ControlPlane,
 }
@@ -116,6 +119,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Demo { args } => binaries::exec(&workspace, "demo", &args, None)?,
         Task::Bench { what, args } => bench::exec(&workspace, what, &args)?,
         Task::Fuzz { seconds, coverage } => fuzz::fuzz(&workspace, Duration::from_secs(seconds), coverage)?,
+        Task::Ci => return ci::exec(&workspace),
         Task::ControlPlane => println!("{}", control_plane::find_or_build(&workspace)?.display()),
     }
     Ok(ExitCode::SUCCESS)

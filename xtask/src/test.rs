@@ -9,9 +9,14 @@ use anyhow::Context as _;
 use crate::binaries::{AGENT_VARIABLE, Binaries};
 use crate::proc::{ignore_interrupt, say};
 use crate::report::{Counts, Report, is_skip};
-use crate::tier::{Tier, cargo_test};
+use crate::tier::{Tier, cargo_tests};
 use crate::workspace::Workspace;
 use crate::{binaries, charts, conformance, control_plane, ebpf, machine};
+
+/// Where proptest looks for the seed of its random numbers.
+const SEED_VARIABLE: &str = "PROPTEST_RNG_SEED";
+/// The same in every run, so that a change is judged by the change. Others find more: set the variable.
+const SEED: &str = "20261123";
 
 /// What the user asked for.
 struct Choice {
@@ -53,7 +58,9 @@ pub(crate) fn run(workspace: &Workspace, words: &[String]) -> anyhow::Result<Exi
         None
     };
     report.step("build", begin.elapsed());
-    let context = Context { workspace, filter: choice.filter, binaries };
+    let seed = std::env::var(SEED_VARIABLE).unwrap_or_else(|_| SEED.into());
+    say(format_args!("property tests begin with {SEED_VARIABLE}={seed}"));
+    let context = Context { workspace, filter: choice.filter, binaries, seed };
     for tier in choice.tiers {
         match obstacle.as_ref().filter(|_| tier.needs_root()) {
             Some(obstacle) => report.skipped(tier.name(), &format!("{obstacle:#}")),
@@ -68,6 +75,8 @@ struct Context<'a> {
     workspace: &'a Workspace,
     filter: Option<String>,
     binaries: Option<Binaries>,
+    /// Of the random numbers of property tests.
+    seed: String,
 }
 
 impl Context<'_> {
@@ -77,17 +86,19 @@ impl Context<'_> {
             (Tier::Cluster, _) => match control_plane::obstacle() {
                 Some(reason) => report.skipped(tier.name(), &reason),
                 None => self.run(tier.name(), report, || {
-                    let mut command = self.with_control_plane(tier)?;
-                    command
-                        .envs(charts::find_or_build(self.workspace)?.map(|tools| (charts::VARIABLE, tools)));
-                    Ok(command)
+                    let tools = charts::find_or_build(self.workspace)?;
+                    let mut commands = self.with_control_plane(tier)?;
+                    for command in &mut commands {
+                        command.envs(tools.as_ref().map(|tools| (charts::VARIABLE, tools)));
+                    }
+                    Ok(commands)
                 }),
             },
             // Only a part of it needs an API server, and says so without one.
             (Tier::Faults, _) if control_plane::obstacle().is_none() => {
                 self.run(tier.name(), report, || self.with_control_plane(tier));
             }
-            _ => self.run(tier.name(), report, || self.cargo_test(tier)),
+            _ => self.run(tier.name(), report, || self.cargo_tests(tier)),
         }
     }
 
@@ -95,32 +106,47 @@ impl Context<'_> {
         for run in conformance::RUNS {
             match control_plane::obstacle().filter(|_| run.by_api_server) {
                 Some(reason) => report.skipped(run.name, &reason),
-                None => self
-                    .run(run.name, report, || run.command(self.workspace, binaries, self.filter.as_deref())),
+                None => self.run(run.name, report, || {
+                    Ok(vec![run.command(self.workspace, binaries, self.filter.as_deref())?])
+                }),
             }
         }
     }
 
-    fn with_control_plane(&self, tier: Tier) -> anyhow::Result<Command> {
+    fn with_control_plane(&self, tier: Tier) -> anyhow::Result<Vec<Command>> {
         let assets = control_plane::find_or_build(self.workspace)?;
-        let mut command = self.cargo_test(tier)?;
-        command.env(control_plane::VARIABLE, assets);
-        Ok(command)
+        let mut commands = self.cargo_tests(tier)?;
+        for command in &mut commands {
+            command.env(control_plane::VARIABLE, &assets);
+        }
+        Ok(commands)
     }
 
-    fn cargo_test(&self, tier: Tier) -> anyhow::Result<Command> {
-        let mut command = cargo_test(self.workspace, tier, self.filter.as_deref())?;
-        if let Some(binaries) = &self.binaries {
-            command.env(AGENT_VARIABLE, binaries.agent());
+    fn cargo_tests(&self, tier: Tier) -> anyhow::Result<Vec<Command>> {
+        let mut commands = cargo_tests(self.workspace, tier, self.filter.as_deref())?;
+        for command in &mut commands {
+            command.env(SEED_VARIABLE, &self.seed);
+            if let Some(binaries) = &self.binaries {
+                command.env(AGENT_VARIABLE, binaries.agent());
+            }
         }
-        Ok(command)
+        Ok(commands)
     }
 
     /// Times the preparation with the run, as part of what the tier costs.
-    fn run(&self, name: &str, report: &mut Report, command: impl FnOnce() -> anyhow::Result<Command>) {
+    fn run(&self, name: &str, report: &mut Report, commands: impl FnOnce() -> anyhow::Result<Vec<Command>>) {
         let begin = Instant::now();
         say(format_args!("tier {name}"));
-        match command().and_then(watch) {
+        let run = || {
+            let (mut counts, mut finished) = (Counts::default(), true);
+            for command in commands()? {
+                let (more, succeeded) = watch(command)?;
+                counts += more;
+                finished &= succeeded;
+            }
+            anyhow::Ok((counts, finished))
+        };
+        match run() {
             Ok((counts, finished)) => {
                 report.ran(name, counts, finished, self.filter.is_some(), begin.elapsed())
             }

@@ -5,13 +5,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
+use serde_json::Value;
 
-/// The paths that the tasks work with.
+/// Something that `cargo test` can build and run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TestTarget {
+    /// The package it belongs to.
+    pub(crate) package: String,
+    pub(crate) name: String,
+    /// As cargo calls it: `lib`, `bin`, `test`, `example`, `bench`.
+    pub(crate) kind: String,
+}
+
+/// The paths that the tasks work with, and what there is to test.
 pub(crate) struct Workspace {
     /// The top of the source tree.
     pub(crate) root: PathBuf,
     /// Cargo's target directory, wherever configuration or environment put it.
     pub(crate) target: PathBuf,
+    /// Of all packages.
+    pub(crate) test_targets: Vec<TestTarget>,
 }
 
 impl Workspace {
@@ -28,16 +41,33 @@ impl Workspace {
             "cargo metadata: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         );
-        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let metadata: Value = serde_json::from_slice(&output.stdout)?;
         let target =
             metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
-        Ok(Self { root: root.to_owned(), target: PathBuf::from(target) })
+        let test_targets = test_targets(&metadata).context("cargo metadata names no targets")?;
+        Ok(Self { root: root.to_owned(), target: PathBuf::from(target), test_targets })
     }
 
     /// The eBPF object that the agent's build script embeds.
     pub(crate) fn ebpf_object(&self) -> PathBuf {
         self.target.join("ebpf/proxy-ebpf")
     }
+}
+
+/// The targets of `cargo metadata` that have tests.
+fn test_targets(metadata: &Value) -> Option<Vec<TestTarget>> {
+    let mut found = Vec::new();
+    for package in metadata["packages"].as_array()? {
+        for target in package["targets"].as_array()?.iter().filter(|target| target["test"] == true) {
+            let text = |value: &Value| Some(value.as_str()?.to_owned());
+            found.push(TestTarget {
+                package: text(&package["name"])?,
+                name: text(&target["name"])?,
+                kind: text(&target["kind"][0])?,
+            });
+        }
+    }
+    Some(found)
 }
 
 /// The cargo that runs this task, so that everything is built by one toolchain.

@@ -17,7 +17,8 @@ use crate::maps::{self, Tables};
 #[derive(Clone, Copy, PartialEq)]
 pub enum Ports {
     None,
-    NodePorts,
+    /// NodePorts.
+    Node,
     All,
 }
 
@@ -27,7 +28,7 @@ impl Ports {
     pub fn include<A: Tables>(self, port: u16) -> bool {
         match self {
             Self::None => false,
-            Self::NodePorts => maps::port_bits::<A>(port) & NODE_PORT != 0,
+            Self::Node => maps::port_bits::<A>(port) & NODE_PORT != 0,
             Self::All => true,
         }
     }
@@ -44,7 +45,7 @@ pub fn may_enter<A: Tables>(packet: &Transport<A>) -> Ports {
     if to & FRONTEND != 0 || reply() || in_service_cidr(&packet.dst) {
         return Ports::All;
     }
-    if to_node { Ports::NodePorts } else { Ports::None }
+    if to_node { Ports::Node } else { Ports::None }
 }
 
 /// What may be ours of that which leaves with these addresses; `made_here` by a process of this
@@ -62,7 +63,7 @@ pub fn may_leave<A: Tables>(packet: &Transport<A>, made_here: bool) -> Ports {
     if reply || masqueraded || to & FRONTEND != 0 || (made_here && in_service_cidr(&packet.dst)) {
         return Ports::All;
     }
-    if to & NODE != 0 { Ports::NodePorts } else { Ports::None }
+    if to & NODE != 0 { Ports::Node } else { Ports::None }
 }
 
 /// False if no fragment that enters with this destination can be ours.
@@ -81,7 +82,7 @@ pub fn fragment_may_leave<A: Tables>(src: &A, dst: &A) -> bool {
 #[inline(always)]
 pub fn may_connect<A: Tables>(dst: &A, port: u16) -> bool {
     let to = maps::address_bits(dst);
-    to & FRONTEND != 0 || (to & NODE != 0 && Ports::NodePorts.include::<A>(port)) || in_service_cidr(dst)
+    to & FRONTEND != 0 || (to & NODE != 0 && Ports::Node.include::<A>(port)) || in_service_cidr(dst)
 }
 
 #[inline(always)]

@@ -101,5 +101,5 @@ fn is_heard(service: u32) -> bool {
     if trace.until == 0 || trace.service != 0 && trace.service != service || now() >= trace.until {
         return false;
     }
-    trace.one_in < 2 || chance() % trace.one_in == 0
+    trace.one_in < 2 || chance().is_multiple_of(trace.one_in)
 }
