@@ -12,6 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Names a cgroup of the unified hierarchy below which ours are made, instead of its root: one that
+/// limits the memory of all of them, for example.
+const PARENT: &str = "SHUNT_CGROUPS";
+
 /// A cgroup of ours, removed on drop.
 #[derive(Debug)]
 pub struct Cgroup {
@@ -22,7 +26,8 @@ pub struct Cgroup {
 impl Cgroup {
     /// Makes one. Processes join it by [`Spawn::cgroup`](crate::process::Spawn::cgroup).
     pub fn create(label: &str) -> Result<Self> {
-        Self::create_at(root()?.join(cleanup::unique(label)))
+        let parent = std::env::var_os(PARENT).map_or_else(root, |parent| Ok(parent.into()))?;
+        Self::create_at(parent.join(cleanup::unique(label)))
     }
 
     /// Makes one below this one, as a pod has it below its node.

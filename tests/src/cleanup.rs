@@ -71,8 +71,16 @@ const PREFIX: &str = "sh";
 
 /// A new directory below `/run`, removed with its contents.
 pub fn directory(label: &str) -> Result<(PathBuf, Guard)> {
-    let path = Path::new("/run").join(unique(label));
+    directory_in(Path::new("/run"), label)
+}
+
+/// The same below another folder, for what is too much for a file system in memory.
+pub fn directory_in(folder: &Path, label: &str) -> Result<(PathBuf, Guard)> {
+    let path = folder.join(unique(label));
     create(|| {
+        for path in leftovers(folder) {
+            remove(&path);
+        }
         fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
         let doomed = path.clone();
         Ok((path, move || report(fs::remove_dir_all(&doomed).map_err(Into::into), &doomed)))
@@ -137,12 +145,7 @@ fn listen_for_signals() -> Result<()> {
 fn sweep() {
     for folder in ["/run/netns", "/run"] {
         for path in leftovers(Path::new(folder)) {
-            crate::mounts::unmount_below(&path);
-            if path.is_dir() {
-                report(fs::remove_dir_all(&path).map_err(Into::into), &path);
-            } else {
-                report(fs::remove_file(&path).map_err(Into::into), &path);
-            }
+            remove(&path);
         }
     }
     if let Ok(root) = crate::cgroup::root() {
@@ -150,6 +153,12 @@ fn sweep() {
             report(crate::cgroup::remove(&path), &path);
         }
     }
+}
+
+fn remove(path: &Path) {
+    crate::mounts::unmount_below(path);
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    report(removed.map_err(Into::into), path);
 }
 
 fn leftovers(folder: &Path) -> Vec<PathBuf> {

@@ -14,6 +14,7 @@ mod fuzz;
 mod go;
 mod linker;
 mod machine;
+mod memory;
 mod packages;
 mod proc;
 mod report;
@@ -76,6 +77,10 @@ enum Task {
         /// What to measure; without it traffic and control at every number of Services, and the
         /// report.
         what: Option<bench::Benchmark>,
+        /// Most memory of everything that traffic and control start: a share of the machine's, as 60%, an
+        /// amount, as 8G or 4096M, or "none".
+        #[arg(long, value_name = "LIMIT", default_value = "60%")]
+        memory: memory::Memory,
         /// Passed on to the benchmark.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
@@ -117,7 +122,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
             binaries::exec(&workspace, "conformance", &args, assets.context("no API server")?)?;
         }
         Task::Demo { args } => binaries::exec(&workspace, "demo", &args, None)?,
-        Task::Bench { what, args } => bench::exec(&workspace, what, &args)?,
+        Task::Bench { what, memory, args } => bench::exec(&workspace, what, memory, &args)?,
         Task::Fuzz { seconds, coverage } => fuzz::fuzz(&workspace, Duration::from_secs(seconds), coverage)?,
         Task::Ci => return ci::exec(&workspace),
         Task::ControlPlane => println!("{}", control_plane::find_or_build(&workspace)?.display()),

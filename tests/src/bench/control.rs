@@ -21,7 +21,10 @@ pub use prober::work as prober;
 pub use report::{markdown, table};
 pub use results::Results;
 
-use super::populate::populated;
+use super::{
+    bounds::{Bounds, Journal, Progress},
+    populate::populated,
+};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum as _;
 use phases::Measurement;
@@ -32,7 +35,7 @@ use std::{
 };
 
 /// Options of `bench control`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Numbers of services that nobody asks, of 10 endpoints each
     #[arg(long, value_delimiter = ',', default_values_t = [10, 1000, 10_000, 50_000])]
@@ -56,9 +59,17 @@ pub struct Options {
     /// Where control.json is, to which results are added
     #[arg(long, value_name = "DIR", default_value = "docs/benchmarks")]
     pub out: PathBuf,
+    /// What is finished, and what is kept
+    #[command(flatten)]
+    pub bounds: Bounds,
 }
 
 impl Options {
+    /// Those that results depend on, as text.
+    fn told(&self) -> String {
+        format!("{:?}", Self { bounds: Bounds::default(), ..self.clone() })
+    }
+
     fn measurement(&self, services: u32) -> Measurement {
         Measurement {
             services,
@@ -74,28 +85,49 @@ impl Options {
 pub fn run(options: &Options) -> Result<()> {
     fs::create_dir_all(&options.out).with_context(|| format!("create {}", options.out.display()))?;
     let path = options.out.join("control.json");
+    let mut journal = options.bounds.begin("control", &options.told(), &options.services)?;
+    let mut progress = Progress::new(options.services.len() * options.contenders.len());
     for services in &options.services {
-        run_with(*services, options, &path).with_context(|| format!("with {services} services"))?;
+        run_with(*services, options, &path, &mut journal, &mut progress)
+            .with_context(|| format!("with {services} services"))?;
     }
+    options.bounds.end(journal)?;
     println!("\n{}", table(&Results::read(&path)?));
     Ok(())
 }
 
-fn run_with(services: u32, options: &Options, path: &Path) -> Result<()> {
+fn run_with(
+    services: u32,
+    options: &Options,
+    path: &Path,
+    journal: &mut Journal,
+    progress: &mut Progress,
+) -> Result<()> {
     let begin = Instant::now();
-    let control_plane = populated(services)?;
+    let part = |contender: Contender| format!("{services} services, {contender}");
+    let (done, todo): (Vec<_>, Vec<_>) =
+        options.contenders.iter().copied().partition(|contender| journal.has(&part(*contender)));
+    done.iter().for_each(|_| progress.skip());
+    if todo.is_empty() {
+        println!("{services} services: measured already");
+        return Ok(());
+    }
+    let control_plane = populated(services, journal)?;
     world::prepare(&control_plane)?;
     println!("{services} services: API server ready after {:.0} s", begin.elapsed().as_secs_f64());
-    for contender in &options.contenders {
+    for contender in todo {
         if let Some(reason) = contender.obstacle() {
-            println!("{services} services, {contender}: not measured: {reason}");
+            println!("{}: not measured: {reason}", part(contender));
+            progress.skip();
             continue;
         }
-        let row = options.measurement(services).row(&control_plane, *contender)?;
+        let row = options.measurement(services).row(&control_plane, contender)?;
         // After each, for the next may be interrupted.
         let mut results = Results::read(path)?;
         results.merge(row);
         results.write(path)?;
+        journal.finish(&part(contender))?;
+        progress.step(&part(contender));
     }
     Ok(())
 }

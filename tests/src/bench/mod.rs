@@ -2,8 +2,9 @@
 //! with shunt, side by side in one run.
 //!
 //! [`traffic`] measures what requests cost, [`control`] what changes of Services cost, [`report`]
-//! writes both down. How, and what the figures mean, is told in `docs/benchmarks/method.md`.
+//! writes both down. [`bounds`] keeps them from filling the machine. How, and what the figures mean, is told in `docs/benchmarks/method.md`.
 
+pub mod bounds;
 pub mod contender;
 pub mod control;
 pub mod cpus;

@@ -5,12 +5,12 @@
 
 mod copies;
 mod filler;
-mod store;
-
 pub(super) mod objects;
+pub(super) mod store;
 
 pub use filler::{ENDPOINTS, endpoint, name as filler_name, slice as filler_slice};
 
+use super::bounds::Journal;
 use crate::{
     control_plane::{Options as ControlPlaneOptions, SharedControlPlane},
     manifests,
@@ -18,7 +18,11 @@ use crate::{
 use anyhow::Result;
 use kube::Client;
 use serde_json::{Value, json};
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 /// Where the fillers are.
 pub const NAMESPACE: &str = "filler";
@@ -37,23 +41,31 @@ pub struct Options {
 
 /// Makes the content of API servers with these numbers of fillers, where it is not there yet.
 pub fn populate(services: &[u32]) -> Result<()> {
-    services.iter().try_for_each(|services| kept(*services).map(drop))
+    services.iter().try_for_each(|services| kept(*services, |_| Ok(())).map(drop))
 }
 
-/// Starts an API server with so many fillers and two nodes.
-pub fn populated(services: u32) -> Result<Arc<SharedControlPlane>> {
-    Ok(Arc::new(start(Some(kept(services)?))?))
+/// Starts an API server with so many fillers and two nodes, for a measurement: data that has to be
+/// written is its own.
+pub fn populated(services: u32, journal: &mut Journal) -> Result<Arc<SharedControlPlane>> {
+    let data = kept(services, |place| journal.owns(place))?;
+    Ok(Arc::new(start(Some(data))?))
 }
 
 fn start(data: Option<PathBuf>) -> Result<SharedControlPlane> {
-    let options = ControlPlaneOptions { service_ranges: SERVICE_RANGES.into(), data, unlimited: true };
+    let options = ControlPlaneOptions {
+        service_ranges: SERVICE_RANGES.into(),
+        data,
+        folder: Some(store::folder()?),
+        unlimited: true,
+    };
     SharedControlPlane::start_with(options)
 }
 
-/// The data of such an API server; made if it is not there.
-fn kept(services: u32) -> Result<PathBuf> {
+/// The data of such an API server; made if it is not there, after it was told where.
+fn kept(services: u32, told: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let place = store::place(services)?;
     if !place.exists() {
+        told(&place)?;
         let begin = Instant::now();
         let control_plane = start(None)?;
         control_plane.with_clients(async |client, etcd| fill(client, etcd, services).await)?;

@@ -64,13 +64,20 @@ pub struct Options {
     /// What etcd begins with: a directory that [`SharedControlPlane::keep_data`] has written. It
     /// is copied.
     pub data: Option<PathBuf>,
+    /// Where its files go; below `/run`, if none is named.
+    pub folder: Option<PathBuf>,
     /// Requests are answered as fast as they come, however many there are at a time.
     pub unlimited: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { service_ranges: "172.30.0.0/16,fd00:96::/112".into(), data: None, unlimited: false }
+        Self {
+            service_ranges: "172.30.0.0/16,fd00:96::/112".into(),
+            data: None,
+            folder: None,
+            unlimited: false,
+        }
     }
 }
 
@@ -98,7 +105,8 @@ impl ControlPlane {
     /// Starts both in `namespace` and waits until the API server is ready.
     pub fn start(namespace: &Namespace, options: Options) -> Result<Self> {
         let assets = assets()?;
-        let (directory, guard) = cleanup::directory("control-plane")?;
+        let folder = options.folder.as_deref().unwrap_or(Path::new("/run"));
+        let (directory, guard) = cleanup::directory_in(folder, "control-plane")?;
         let ports = namespace.run(Ports::free)?;
         pki::write(&directory)?;
         for (name, token) in [("kubeconfig", pki::TOKEN), (READERS_KUBECONFIG, pki::READER_TOKEN)] {

@@ -1,6 +1,7 @@
 //! The cluster tier: an agent fed by a real API server, on a node of the stage. Needs
 //! root and the binaries of a control plane; `cargo xtask test cluster` brings both.
 
+mod benchmark;
 mod deploy;
 mod migrate;
 mod objects;

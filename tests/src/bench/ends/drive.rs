@@ -20,7 +20,7 @@ pub(super) const REQUEST: usize = 64;
 /// Bytes of a stream that are written or read at once.
 pub(super) const PIECE: usize = 64 << 10;
 /// An answer that has not come by then does not come.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 /// What fails again and again is broken, and waiting for it would take forever.
 const MOST_FAILURES: u64 = 3;
 

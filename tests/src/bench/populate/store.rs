@@ -16,10 +16,11 @@ pub(super) fn place(services: u32) -> Result<PathBuf> {
     let assets = assets()?;
     let version = assets.file_name().context("the directory of the control plane has no name")?;
     let version = version.to_string_lossy();
-    Ok(cache()?.join(format!("populated-{version}-{services}-{FORMAT}")))
+    Ok(folder()?.join(format!("populated-{version}-{services}-{FORMAT}")))
 }
 
-fn cache() -> Result<PathBuf> {
+/// In the user's cache; made if it is not there.
+pub(in crate::bench) fn folder() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
     let folder = cache.context("neither XDG_CACHE_HOME nor HOME is set")?.join("shunt");

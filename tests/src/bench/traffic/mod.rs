@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 pub use results::{Cell, Missing, Run, Traffic};
 
 use super::{
+    bounds::{Bounds, Journal, Progress},
     contender::Contender,
     cpus::{self, KeptOff},
     ends::Workload,
@@ -55,6 +56,15 @@ pub struct Options {
     /// Keep what the results have of other numbers of Services, other paths and other workloads.
     #[arg(long)]
     add: bool,
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+impl Options {
+    /// Those that results depend on, as text.
+    fn told(&self) -> String {
+        format!("{:?}", Self { bounds: Bounds::default(), ..self.clone() })
+    }
 }
 
 /// What is named, or everything, in the order of the type.
@@ -65,26 +75,45 @@ fn chosen<T: clap::ValueEnum + Clone + Ord>(named: &[T]) -> Vec<T> {
     chosen
 }
 
-/// Measures, and writes the results after each number of Services.
+/// Measures, and writes the results after each round.
 pub fn run(options: &Options) -> Result<()> {
     let seconds = options.seconds;
     ensure!(seconds > 0.0 && seconds <= 60.0, "--seconds {seconds}: between 0 and 60");
     ensure!(options.rounds > 0, "--rounds: at least one");
     let file = options.out.join("traffic.json");
-    let mut results =
-        if options.add { Traffic::read(&file)?.unwrap_or_default() } else { Traffic::default() };
+    let mut journal = options.bounds.begin("traffic", &options.told(), &options.services)?;
+    let adds = options.add || options.bounds.resume;
+    let mut results = if adds { Traffic::read(&file)?.unwrap_or_default() } else { Traffic::default() };
     results.machine = Machine::here()?;
+    let mut progress = Progress::new(options.services.len() * options.rounds);
     for services in &options.services {
-        let run = measure(*services, options).with_context(|| format!("{services} Services"))?;
+        let part = services.to_string();
+        if journal.has(&part) {
+            (0..options.rounds).for_each(|_| progress.skip());
+            println!("{services} Services: measured already");
+            continue;
+        }
+        let mut write = |run: Run| {
+            results.put(run);
+            results.write(&file)
+        };
+        let run = measure(*services, options, &mut journal, &mut progress, &mut write)
+            .with_context(|| format!("{services} Services"))?;
         println!("{run}");
-        results.put(run);
-        results.write(&file)?;
+        journal.finish(&part)?;
     }
-    Ok(())
+    options.bounds.end(journal)
 }
 
-fn measure(services: u32, options: &Options) -> Result<Run> {
-    let control_plane = populated(services)?;
+/// `write` gets what there is after each round.
+fn measure(
+    services: u32,
+    options: &Options,
+    journal: &mut Journal,
+    progress: &mut Progress,
+    write: &mut dyn FnMut(Run) -> Result<()>,
+) -> Result<Run> {
+    let control_plane = populated(services, journal)?;
     control_plane.write(&target::objects())?;
     let mut contenders = chosen(&options.contenders);
     contenders.retain(|contender| *contender != Contender::Direct);
@@ -112,12 +141,17 @@ fn measure(services: u32, options: &Options) -> Result<Run> {
     let ends: Vec<u32> = fields.iter().flat_map(Field::processes).collect();
     let kept_off = KeptOff::new(cpu, &ends)?;
     let mut samples = Samples::default();
+    let run = |rounds, samples: &Samples| {
+        let (cells, missing) = (samples.cells(), missing.clone());
+        Run { services, rounds, seconds: options.seconds, cells, missing }
+    };
     for round in 0..options.rounds {
         one_round(round, &mut fields, (&paths, &workloads), options.seconds, &mut samples)?;
-        println!("{services} Services: round {} of {}", round + 1, options.rounds);
+        write(run(round + 1, &samples))?;
+        progress.step(&format!("{services} Services: round {} of {}", round + 1, options.rounds));
     }
     drop(kept_off);
-    Ok(Run { services, rounds: options.rounds, seconds: options.seconds, cells: samples.cells(), missing })
+    Ok(run(options.rounds, &samples))
 }
 
 /// Who begins differs from round to round, for what was measured before leaves traces.
