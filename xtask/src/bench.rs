@@ -8,9 +8,8 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::binaries::{AGENT_AND_TESTS, AGENT_VARIABLE};
-use crate::go::cache;
 use crate::memory::{Limited, Memory};
-use crate::proc::{ignore_interrupt, run, say};
+use crate::proc::{ignore_interrupt, line, run, say};
 use crate::workspace::{Workspace, cargo};
 use crate::{control_plane, ebpf, machine};
 
@@ -51,7 +50,7 @@ pub(crate) fn exec(
         Some(Benchmark::Control) => vec![("control", args.to_vec())],
         Some(Benchmark::Report) => vec![("report", args.to_vec())],
         Some(Benchmark::Populate) => vec![("populate", args.to_vec())],
-        None => everything(args, |step| cache(workspace).join(format!("bench-{step}.json")).exists())?,
+        None => everything(args, |step| workspace.cache().join(format!("bench-{step}.json")).exists())?,
     };
     machine::make_ready().context("a benchmark needs network namespaces and eBPF")?;
     ebpf::build(workspace, ebpf::Layout::This)?;
@@ -97,17 +96,18 @@ fn run_within(memory: Memory, step: &str, command: &mut Command) -> anyhow::Resu
     let mib = limited.mib();
     say(format_args!("{step}: all of it within {mib} MiB of memory (--memory)"));
     limited.hold(command)?;
-    let ran = run(command);
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", line(command)))?;
+    let (status, short) = limited.watch(&mut child)?;
     if let Some(peak) = limited.peak_mib() {
         say(format_args!("{step}: had at most {peak} MiB, the system's cache of its files included"));
     }
-    match limited.ended() {
-        0 => ran,
-        ended => anyhow::bail!(
-            "{step} reached its limit of {mib} MiB, and the kernel ended {ended} of its processes. What was \
-             finished is kept: go on with --resume and a larger --memory, or measure fewer Services"
-        ),
-    }
+    anyhow::ensure!(
+        !short,
+        "{step} needs more than its limit of {mib} MiB and was ended. What was finished is kept: go on with {RESUME} \
+         and a larger --memory, or measure fewer Services"
+    );
+    anyhow::ensure!(status.success(), "{} failed ({status})", line(command));
+    Ok(())
 }
 
 /// Becomes one of cargo's own benchmarks.

@@ -6,7 +6,6 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::go::cache;
 use crate::proc::{ignore_interrupt, output, run, say};
 use crate::workspace::Workspace;
 
@@ -17,7 +16,7 @@ const PASSED: &str = "ci-passed";
 /// Clones, runs, and says at which commit it has last passed.
 pub(crate) fn exec(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     ignore_interrupt();
-    let list = cache(workspace).join(PASSED);
+    let list = workspace.cache().join(PASSED);
     say(last_pass(&workspace.root, &list));
     if git(&workspace.root, &["status", "--porcelain"]).is_some_and(|changes| !changes.is_empty()) {
         say("changes that are not committed are no part of it");

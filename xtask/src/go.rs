@@ -45,7 +45,7 @@ impl Recipe {
         finish: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<PathBuf> {
         let module = workspace.root.join(self.module);
-        let directory = cache(workspace).join(format!("{}-{:016x}", self.name, self.hash(&module)?));
+        let directory = workspace.cache().join(format!("{}-{:016x}", self.name, self.hash(&module)?));
         if !directory.exists() {
             self.build(&module, &directory, &flags(&module)?, finish)?;
         }
@@ -106,13 +106,6 @@ impl Recipe {
         anyhow::ensure!(child.wait()?.success(), "{} not built:\n{}", self.what, tail.join("\n"));
         Ok(())
     }
-}
-
-/// Outlives the target directory where there is a home to keep it in.
-pub(crate) fn cache(workspace: &Workspace) -> PathBuf {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let user = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    user.map_or_else(|| workspace.target.clone(), |cache| cache.join("shunt"))
 }
 
 /// Counts package names; returns the last lines, which hold the error if there is one.

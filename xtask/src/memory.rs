@@ -2,20 +2,27 @@
 //! more than there is must end itself, and not the machine.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use crate::proc::say;
+
 /// Tells the test harness where it may make cgroups, so that nothing leaves this one.
 const CGROUPS_VARIABLE: &str = "SHUNT_CGROUPS";
 /// How long the last of the processes may take to end.
 const EMPTIES: Duration = Duration::from_secs(30);
+/// Whoever met the limit in each of so many seconds does nothing else any more: the kernel takes away
+/// pages of programs that are read again at once, and ends nobody.
+const STARVED: u32 = 10;
+/// Names of the cgroups, followed by the process that made them.
+const PREFIX: &str = "shunt-bench-";
 
 /// How much, as the user says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +88,8 @@ struct Files {
     limit: &'static str,
     /// Has a line `oom_kill N`.
     events: &'static str,
+    /// Has how often the limit was met: as its only number, or in a line `max N`.
+    met: &'static str,
     peak: &'static str,
     /// Of the unified hierarchy, in which sockets are translated.
     unified: bool,
@@ -89,10 +98,17 @@ struct Files {
 const V1: Files = Files {
     limit: "memory.limit_in_bytes",
     events: "memory.oom_control",
+    met: "memory.failcnt",
     peak: "memory.max_usage_in_bytes",
     unified: false,
 };
-const V2: Files = Files { limit: "memory.max", events: "memory.events", peak: "memory.peak", unified: true };
+const V2: Files = Files {
+    limit: "memory.max",
+    events: "memory.events",
+    met: "memory.events",
+    peak: "memory.peak",
+    unified: true,
+};
 
 impl Limited {
     /// Makes it; nothing if there is to be no limit.
@@ -102,7 +118,8 @@ impl Limited {
     pub(crate) fn create(memory: Memory) -> anyhow::Result<Option<Self>> {
         let Some(mib) = memory.mib()? else { return Ok(None) };
         let (root, files) = hierarchy()?;
-        let limited = Self { path: root.join(format!("shunt-bench-{}", std::process::id())), files, mib };
+        sweep(&root);
+        let limited = Self { path: root.join(format!("{PREFIX}{}", std::process::id())), files, mib };
         fs::create_dir(&limited.path)
             .with_context(|| format!("cannot make the cgroup {}", limited.path.display()))?;
         let limit = limited.path.join(files.limit);
@@ -130,9 +147,30 @@ impl Limited {
     }
 
     /// How many processes the kernel has ended because the limit was reached.
-    pub(crate) fn ended(&self) -> u64 {
+    fn ended(&self) -> u64 {
         let events = fs::read_to_string(self.path.join(self.files.events)).unwrap_or_default();
         events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or(0)
+    }
+
+    /// How often the limit was met. The cache of files makes room then, so that may go well.
+    fn met(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join(self.files.met)).unwrap_or_default();
+        let number = |line: &str| line.strip_prefix("max ").unwrap_or(line).parse().ok();
+        text.lines().find_map(number).unwrap_or(0)
+    }
+
+    /// Waits for the command, and ends it when it does not get the memory it needs: true if so.
+    pub(crate) fn watch(&self, child: &mut Child) -> anyhow::Result<(ExitStatus, bool)> {
+        let mut starvation = Starvation::default();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok((status, self.ended() > 0));
+            }
+            thread::sleep(Duration::from_secs(1));
+            if self.ended() > 0 || starvation.second(self.met()) {
+                return Ok((end(child)?, true));
+            }
+        }
     }
 
     /// The most that was in use at a time, in MiB.
@@ -145,16 +183,66 @@ impl Limited {
 impl Drop for Limited {
     fn drop(&mut self) {
         let deadline = Instant::now() + EMPTIES;
-        while let Err(error) = fs::remove_dir(&self.path) {
-            if error.kind() == ErrorKind::NotFound {
-                return;
-            }
+        while let Err(error) = remove(&self.path) {
             if Instant::now() > deadline {
-                eprintln!("xtask: cannot remove the cgroup {}: {error}", self.path.display());
+                say(format_args!("cannot remove the cgroup {}: {error}", self.path.display()));
                 return;
             }
             thread::sleep(Duration::from_millis(100));
         }
+    }
+}
+
+/// Removes a cgroup of ours with those below it, in which nothing runs any more.
+fn remove(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
+        remove(&entry.path())?;
+    }
+    fs::remove_dir(path)
+}
+
+/// Removes what others have left that were killed.
+fn sweep(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let is_dead = |owner: u32| !Path::new("/proc").join(owner.to_string()).exists();
+        if owner.is_some_and(is_dead)
+            && let Err(error) = remove(&entry.path())
+        {
+            say(format_args!("cannot remove the cgroup {}: {error}", entry.path().display()));
+        }
+    }
+}
+
+/// Has the command clean up and end.
+fn end(child: &mut Child) -> anyhow::Result<ExitStatus> {
+    // SAFETY: kill(2) takes integers. The number is the child's as long as it is not waited for.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
+    let deadline = Instant::now() + EMPTIES;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    child.kill()?;
+    Ok(child.wait()?)
+}
+
+/// Seconds in a row in which the limit was met.
+#[derive(Default)]
+struct Starvation {
+    met: u64,
+    seconds: u32,
+}
+
+impl Starvation {
+    /// After another second, with how often the limit has been met so far: true if it goes on too long.
+    fn second(&mut self, met: u64) -> bool {
+        self.seconds = if met > self.met { self.seconds + 1 } else { 0 };
+        self.met = met;
+        self.seconds >= STARVED
     }
 }
 
@@ -198,6 +286,15 @@ mod tests {
         {
             assert!(parsed(wrong).unwrap_err().contains("60%"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn who_meets_the_limit_all_the_time_starves() {
+        let mut starvation = Starvation::default();
+        assert!((1..10).all(|met| !starvation.second(met)));
+        assert!(!starvation.second(9), "a second without");
+        assert!((10..19).all(|met| !starvation.second(met)));
+        assert!(starvation.second(19));
     }
 
     #[test]

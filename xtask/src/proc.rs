@@ -64,7 +64,8 @@ fn cargo_home() -> Option<PathBuf> {
         .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")))
 }
 
-fn line(command: &Command) -> String {
+/// The command as a user would type it.
+pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }

@@ -48,6 +48,14 @@ impl Workspace {
         Ok(Self { root: root.to_owned(), target: PathBuf::from(target), test_targets })
     }
 
+    /// For what is kept for all checkouts: it outlives the target directory where there is a home to
+    /// keep it in.
+    pub(crate) fn cache(&self) -> PathBuf {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let user = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        user.map_or_else(|| self.target.clone(), |cache| cache.join("shunt"))
+    }
+
     /// The eBPF object that the agent's build script embeds.
     pub(crate) fn ebpf_object(&self) -> PathBuf {
         self.target.join("ebpf/proxy-ebpf")

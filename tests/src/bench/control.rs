@@ -107,7 +107,7 @@ fn run_with(
     let part = |contender: Contender| format!("{services} services, {contender}");
     let (done, todo): (Vec<_>, Vec<_>) =
         options.contenders.iter().copied().partition(|contender| journal.has(&part(*contender)));
-    done.iter().for_each(|_| progress.skip());
+    progress.skip(done.len());
     if todo.is_empty() {
         println!("{services} services: measured already");
         return Ok(());
@@ -118,7 +118,7 @@ fn run_with(
     for contender in todo {
         if let Some(reason) = contender.obstacle() {
             println!("{}: not measured: {reason}", part(contender));
-            progress.skip();
+            progress.skip(1);
             continue;
         }
         let row = options.measurement(services).row(&control_plane, contender)?;

@@ -22,9 +22,9 @@ impl Progress {
         println!("{what}: {}", self.text(self.begin.elapsed()));
     }
 
-    /// A step was done before.
-    pub fn skip(&mut self) {
-        self.all = self.all.saturating_sub(1);
+    /// So many steps were done before, or are left out.
+    pub fn skip(&mut self, steps: usize) {
+        self.all = self.all.saturating_sub(steps);
     }
 
     fn text(&self, elapsed: Duration) -> String {
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn what_is_left_takes_as_long_as_what_is_done() {
         let mut progress = Progress::new(10);
-        progress.skip();
+        progress.skip(1);
         progress.step("1");
         progress.step("2");
         progress.step("3");

@@ -1,6 +1,9 @@
 //! Where the content of API servers is kept between runs.
 
-use crate::control_plane::{SharedControlPlane, assets};
+use crate::{
+    cleanup::directory_in,
+    control_plane::{SharedControlPlane, assets},
+};
 use anyhow::{Context as _, Result};
 use std::{
     env, fs,
@@ -31,12 +34,8 @@ pub(in crate::bench) fn folder() -> Result<PathBuf> {
 /// Ends the API server and keeps what it holds: beside its place first, so that what is at the
 /// place is whole.
 pub(super) fn keep(control_plane: &SharedControlPlane, place: &Path) -> Result<()> {
-    let draft = place.with_extension(format!("draft-{}", std::process::id()));
-    let kept = control_plane
-        .keep_data(&draft)
-        .and_then(|()| fs::rename(&draft, place).with_context(|| format!("rename {}", draft.display())));
-    if kept.is_err() && draft.exists() {
-        fs::remove_dir_all(&draft).with_context(|| format!("remove {}", draft.display()))?;
-    }
-    kept
+    let (draft, _removed) = directory_in(&folder()?, "draft")?;
+    let draft = draft.join("data");
+    control_plane.keep_data(&draft)?;
+    fs::rename(&draft, place).with_context(|| format!("rename {}", draft.display()))
 }

@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> Result<()> {
     for services in &options.services {
         let part = services.to_string();
         if journal.has(&part) {
-            (0..options.rounds).for_each(|_| progress.skip());
+            progress.skip(options.rounds);
             println!("{services} Services: measured already");
             continue;
         }
