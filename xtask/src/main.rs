@@ -5,6 +5,7 @@
 
 mod bench;
 mod binaries;
+mod cgroup;
 mod charts;
 mod ci;
 mod conformance;

@@ -2,9 +2,6 @@
 //! more than there is must end itself, and not the machine.
 
 use std::fs;
-use std::io;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::str::FromStr;
 use std::thread;
@@ -12,17 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::proc::say;
+use crate::cgroup::{Cgroup, Version};
 
-/// Tells the test harness where it may make cgroups, so that nothing leaves this one.
-const CGROUPS_VARIABLE: &str = "SHUNT_CGROUPS";
-/// How long the last of the processes may take to end.
-const EMPTIES: Duration = Duration::from_secs(30);
+/// How long the command may take to clean up and end.
+const ENDS: Duration = Duration::from_secs(30);
 /// Whoever met the limit in each of so many seconds does nothing else any more: the kernel takes away
 /// pages of programs that are read again at once, and ends nobody.
 const STARVED: u32 = 10;
-/// Names of the cgroups, followed by the process that made them.
-const PREFIX: &str = "shunt-bench-";
 
 /// How much, as the user says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +69,9 @@ impl Memory {
     }
 }
 
-/// A cgroup with a limit; goes with this value.
+/// Memory with a limit, in a cgroup of its own; the limit goes with this value.
 pub(crate) struct Limited {
-    path: PathBuf,
+    cgroup: Cgroup,
     files: &'static Files,
     mib: u64,
 }
@@ -91,8 +84,6 @@ struct Files {
     /// Has how often the limit was met: as its only number, or in a line `max N`.
     met: &'static str,
     peak: &'static str,
-    /// Of the unified hierarchy, in which sockets are translated.
-    unified: bool,
 }
 
 const V1: Files = Files {
@@ -100,15 +91,9 @@ const V1: Files = Files {
     events: "memory.oom_control",
     met: "memory.failcnt",
     peak: "memory.max_usage_in_bytes",
-    unified: false,
 };
-const V2: Files = Files {
-    limit: "memory.max",
-    events: "memory.events",
-    met: "memory.events",
-    peak: "memory.peak",
-    unified: true,
-};
+const V2: Files =
+    Files { limit: "memory.max", events: "memory.events", met: "memory.events", peak: "memory.peak" };
 
 impl Limited {
     /// Makes it; nothing if there is to be no limit.
@@ -117,15 +102,14 @@ impl Limited {
     /// When this machine cannot limit memory.
     pub(crate) fn create(memory: Memory) -> anyhow::Result<Option<Self>> {
         let Some(mib) = memory.mib()? else { return Ok(None) };
-        let (root, files) = hierarchy()?;
-        sweep(&root);
-        let limited = Self { path: root.join(format!("{PREFIX}{}", std::process::id())), files, mib };
-        fs::create_dir(&limited.path)
-            .with_context(|| format!("cannot make the cgroup {}", limited.path.display()))?;
-        let limit = limited.path.join(files.limit);
-        fs::write(&limit, (mib << 20).to_string())
-            .with_context(|| format!("cannot write {}", limit.display()))?;
-        Ok(Some(limited))
+        let cgroup = Cgroup::create("memory", "bench")
+            .context("cannot limit memory (fix: mount its cgroups, or say --memory none)")?;
+        let files = match cgroup.version() {
+            Version::V1 => &V1,
+            Version::V2 => &V2,
+        };
+        cgroup.write(files.limit, mib << 20)?;
+        Ok(Some(Self { cgroup, files, mib }))
     }
 
     /// In MiB.
@@ -133,28 +117,20 @@ impl Limited {
         self.mib
     }
 
-    /// Has the command run in it.
+    /// Has the command run within it.
     pub(crate) fn hold(&self, command: &mut Command) -> anyhow::Result<()> {
-        let processes = self.path.join("cgroup.procs");
-        let file = fs::OpenOptions::new().write(true).open(&processes);
-        let file = file.with_context(|| format!("cannot open {}", processes.display()))?;
-        if self.files.unified {
-            command.env(CGROUPS_VARIABLE, &self.path);
-        }
-        // SAFETY: write(2) is async-signal-safe; 0 stands for the writing process.
-        unsafe { command.pre_exec(move || std::io::Write::write_all(&mut &file, b"0")) };
-        Ok(())
+        self.cgroup.hold(command)
     }
 
     /// How many processes the kernel has ended because the limit was reached.
     fn ended(&self) -> u64 {
-        let events = fs::read_to_string(self.path.join(self.files.events)).unwrap_or_default();
+        let events = self.cgroup.read(self.files.events);
         events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or(0)
     }
 
     /// How often the limit was met. The cache of files makes room then, so that may go well.
     fn met(&self) -> u64 {
-        let text = fs::read_to_string(self.path.join(self.files.met)).unwrap_or_default();
+        let text = self.cgroup.read(self.files.met);
         let number = |line: &str| line.strip_prefix("max ").unwrap_or(line).parse().ok();
         text.lines().find_map(number).unwrap_or(0)
     }
@@ -175,43 +151,7 @@ impl Limited {
 
     /// The most that was in use at a time, in MiB.
     pub(crate) fn peak_mib(&self) -> Option<u64> {
-        let peak = fs::read_to_string(self.path.join(self.files.peak)).ok()?;
-        Some(peak.trim().parse::<u64>().ok()? >> 20)
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + EMPTIES;
-        while let Err(error) = remove(&self.path) {
-            if Instant::now() > deadline {
-                say(format_args!("cannot remove the cgroup {}: {error}", self.path.display()));
-                return;
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-/// Removes a cgroup of ours with those below it, in which nothing runs any more.
-fn remove(path: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
-        remove(&entry.path())?;
-    }
-    fs::remove_dir(path)
-}
-
-/// Removes what others have left that were killed.
-fn sweep(root: &Path) {
-    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        let is_dead = |owner: u32| !Path::new("/proc").join(owner.to_string()).exists();
-        if owner.is_some_and(is_dead)
-            && let Err(error) = remove(&entry.path())
-        {
-            say(format_args!("cannot remove the cgroup {}: {error}", entry.path().display()));
-        }
+        Some(self.cgroup.read(self.files.peak).trim().parse::<u64>().ok()? >> 20)
     }
 }
 
@@ -219,7 +159,7 @@ fn sweep(root: &Path) {
 fn end(child: &mut Child) -> anyhow::Result<ExitStatus> {
     // SAFETY: kill(2) takes integers. The number is the child's as long as it is not waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
-    let deadline = Instant::now() + EMPTIES;
+    let deadline = Instant::now() + ENDS;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -244,30 +184,6 @@ impl Starvation {
         self.met = met;
         self.seconds >= STARVED
     }
-}
-
-/// Where cgroups with a limit can be made.
-fn hierarchy() -> anyhow::Result<(PathBuf, &'static Files)> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
-    for line in mounts.lines() {
-        let mut words = line.split(' ').skip(1);
-        let (Some(path), Some(kind), Some(options)) = (words.next(), words.next(), words.next()) else {
-            continue;
-        };
-        let path = PathBuf::from(path);
-        match kind {
-            "cgroup" if options.split(',').any(|option| option == "memory") => return Ok((path, &V1)),
-            "cgroup2" if limits_memory(&path) => return Ok((path, &V2)),
-            _ => {}
-        }
-    }
-    anyhow::bail!("this machine has no cgroups that limit memory; fix: mount one, or say --memory none")
-}
-
-/// Whether cgroups below the root of this unified hierarchy can limit memory.
-fn limits_memory(root: &Path) -> bool {
-    let enabled = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
-    enabled.split_whitespace().any(|controller| controller == "memory")
 }
 
 #[cfg(test)]
