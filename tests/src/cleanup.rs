@@ -6,6 +6,7 @@
 //! first, and exactly once. A process that was killed outright leaves things behind;
 //! [`sweep`] of the next one finds them by the process id in their names.
 
+use crate::hang;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::{
@@ -19,6 +20,9 @@ use std::{
     },
     thread,
 };
+
+/// By which the runner ends a test that takes too long.
+const HUNG: Signal = Signal::SIGUSR1;
 
 type Removal = Box<dyn FnOnce() + Send>;
 
@@ -123,13 +127,16 @@ fn listen_for_signals() -> Result<()> {
     // The handler needs the descriptor for as long as the process lives.
     std::mem::forget(writer);
     let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::SA_RESTART, SigSet::empty());
-    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, HUNG] {
         // SAFETY: the handler only writes to a pipe.
         unsafe { sigaction(signal, &action) }?;
     }
     thread::spawn(move || {
         let mut number = [0];
         if reader.read_exact(&mut number).is_ok() {
+            if i32::from(number[0]) == HUNG as i32 {
+                hang::tell_all();
+            }
             // Holding the lock to the end keeps other threads from making more.
             let mut pending = pending();
             while let Some((_, removal)) = pending.pop() {

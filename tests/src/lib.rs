@@ -13,6 +13,7 @@ pub mod conformance;
 pub mod control_plane;
 pub mod demo;
 pub mod documents;
+pub mod hang;
 pub mod kube_proxy;
 mod lines;
 pub mod load;

@@ -19,6 +19,10 @@ pub(crate) const AGENT_VARIABLE: &str = "SHUNT_BIN";
 /// in the same way and compiles dependencies once.
 pub(crate) const AGENT_AND_TESTS: [&str; 3] = ["--workspace", "--exclude", "xtask"];
 
+/// A small test. What is built together with one has the features that tests need, so that nothing
+/// is compiled twice for tests and programs.
+pub(crate) const ANY_TEST: &str = "arrows";
+
 /// The built programs.
 pub(crate) struct Binaries {
     directory: PathBuf,
@@ -31,30 +35,36 @@ impl Binaries {
         say("building the agent and the test programs");
         let mut build = Command::new(cargo());
         run(build.current_dir(&workspace.root).arg("build").args(AGENT_AND_TESTS).arg("--bins"))?;
-        Ok(Self { directory: workspace.target.join("debug") })
+        Ok(Self::built(workspace))
     }
 
-    /// The agent's path.
-    pub(crate) fn agent(&self) -> PathBuf {
-        self.directory.join("shunt")
+    /// Those that were built together with tests.
+    pub(crate) fn built(workspace: &Workspace) -> Self {
+        Self { directory: workspace.target.join("debug") }
+    }
+
+    /// Of one of the programs; the agent is `shunt`.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// One of the programs, with the agent's path in its environment.
     pub(crate) fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(self.directory.join(name));
-        command.env(AGENT_VARIABLE, self.agent());
+        let mut command = Command::new(self.path(name));
+        command.env(AGENT_VARIABLE, self.path("shunt"));
         command
     }
 }
 
 /// Builds the agent with a layout of map rows that a later version might have, as `shunt_next` beside
-/// the other programs. To be called before [`Binaries::build`], which puts its own agent in its place.
+/// the other programs. To be called before the others are built, which puts their agent in its place.
 pub(crate) fn build_next(workspace: &Workspace) -> anyhow::Result<()> {
     ebpf::build(workspace, ebpf::Layout::Next)?;
     say("building the agent of another layout");
     let mut build = Command::new(cargo());
     build.current_dir(&workspace.root).arg("build").args(AGENT_AND_TESTS);
-    run(build.args(["--bin", "shunt", "--features", "proxy-userspace/next-layout"]))?;
+    build.args(["--bin", "shunt", "--test", ANY_TEST]);
+    run(build.args(["--features", "proxy-userspace/next-layout"]))?;
     let directory = workspace.target.join("debug");
     let (built, kept) = (directory.join("shunt"), directory.join("shunt_next"));
     // Cargo's own file is a hard link to one that it uses again.

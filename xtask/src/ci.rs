@@ -6,18 +6,17 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
+use crate::passes::{self, Pass};
 use crate::proc::{ignore_interrupt, output, run, say};
 use crate::workspace::Workspace;
 
-/// What must be passed, and its list of passes: `COMMIT DATE SECONDS`, the last one last.
+/// What must be passed.
 const SCRIPT: &str = ".ci/run";
-const PASSED: &str = "ci-passed";
 
 /// Clones, runs, and says at which commit it has last passed.
 pub(crate) fn exec(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     ignore_interrupt();
-    let list = workspace.cache().join(PASSED);
-    say(last_pass(&workspace.root, &list));
+    say(last_pass(workspace));
     if git(&workspace.root, &["status", "--porcelain"]).is_some_and(|changes| !changes.is_empty()) {
         say("changes that are not committed are no part of it");
     }
@@ -26,7 +25,7 @@ pub(crate) fn exec(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     // What does not depend on where the sources are is compiled once for all clones.
     script.current_dir(&clone.0).env("CARGO_TARGET_DIR", workspace.target.join("ci/target"));
     let status = script.status().with_context(|| format!("cannot run {SCRIPT}"))?;
-    say(last_pass(&workspace.root, &list));
+    say(last_pass(workspace));
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -53,14 +52,11 @@ impl Drop for Clone {
     }
 }
 
-fn last_pass(root: &Path, list: &Path) -> String {
-    let passes = fs::read_to_string(list).unwrap_or_default();
-    let last = passes.lines().last().and_then(|line| {
-        let mut words = line.split(' ');
-        Some((words.next()?, words.next()?, words.next()?))
-    });
-    let Some((commit, date, seconds)) = last else { return format!("{SCRIPT} has not passed here yet") };
-    let since = git(root, &["rev-list", "--count", &format!("{commit}..HEAD")]);
+fn last_pass(workspace: &Workspace) -> String {
+    let Some(Pass { commit, date, seconds }) = passes::list(workspace).pop() else {
+        return format!("{SCRIPT} has not passed here yet");
+    };
+    let since = git(&workspace.root, &["rev-list", "--count", &format!("{commit}..HEAD")]);
     let since =
         since.map_or("not an ancestor of HEAD".into(), |count| format!("{count} commits before HEAD"));
     format!("{SCRIPT} last passed at {commit}, {since}, on {date} in {seconds} s")

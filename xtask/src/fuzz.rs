@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::binaries::AGENT_AND_TESTS;
 use crate::proc::{clean, output, run, say, which};
-use crate::tier::{Tier, cargo_tests};
 use crate::workspace::{Workspace, cargo};
 use crate::{ebpf, machine, packages};
 
@@ -38,10 +38,9 @@ pub(crate) fn fuzz(workspace: &Workspace, time: Duration, coverage: bool) -> any
     }
     ebpf::build(workspace, ebpf::Layout::This)?;
     say(format_args!("mutated packets through the programs, {} s", time.as_secs()));
-    let tests = cargo_tests(workspace, Tier::Packet, Some(PROGRAMS))?;
-    tests
-        .into_iter()
-        .try_for_each(|mut test| run(test.args(["--nocapture"]).env(SECONDS, time.as_secs().to_string())))
+    let mut test = Command::new(cargo());
+    test.current_dir(&workspace.root).arg("test").args(AGENT_AND_TESTS).args(["--test", "packet"]);
+    run(test.args(["--", PROGRAMS, "--nocapture"]).env(SECONDS, time.as_secs().to_string()))
 }
 
 fn find_or_install() -> anyhow::Result<()> {

@@ -8,19 +8,18 @@ mod binaries;
 mod cgroup;
 mod charts;
 mod ci;
-mod conformance;
 mod control_plane;
 mod ebpf;
 mod fuzz;
 mod go;
 mod linker;
+mod load;
 mod machine;
 mod memory;
 mod packages;
+mod passes;
 mod proc;
-mod report;
 mod test;
-mod tier;
 mod toolchain;
 mod workspace;
 
@@ -52,12 +51,9 @@ enum Task {
     },
     /// Run the tests: all tiers, or those named.
     ///
-    /// Tiers: model (no privileges), packet, node, cluster, conformance (all root). Any other
+    /// Tiers: model (no privileges), packet, node, cluster, faults, conformance (all root). Any other
     /// word is a filter on test names: `cargo xtask test node hairpin`.
-    Test {
-        /// Tiers and at most one filter.
-        words: Vec<String>,
-    },
+    Test(test::Options),
     /// Run the conformance cases; `cargo xtask conformance --help` lists its options.
     #[command(disable_help_flag = true)]
     Conformance {
@@ -116,10 +112,10 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::BuildEbpf { next_layout: true } => binaries::build_next(&workspace)?,
         Task::BuildEbpf { next_layout: false } => ebpf::build(&workspace, ebpf::Layout::This)?,
-        Task::Test { words } => return test::run(&workspace, &words),
+        Task::Test(options) => return test::run(&workspace, &options),
         Task::Conformance { args } => {
             let find = || anyhow::Ok((control_plane::VARIABLE, control_plane::find_or_build(&workspace)?));
-            let assets = conformance::wants_api_server(&args).then(find).transpose();
+            let assets = test::wants_api_server(&args).then(find).transpose();
             binaries::exec(&workspace, "conformance", &args, assets.context("no API server")?)?;
         }
         Task::Demo { args } => binaries::exec(&workspace, "demo", &args, None)?,

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 
@@ -70,11 +71,21 @@ pub(crate) fn line(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
+/// Whether Ctrl-C was pressed since [`ignore_interrupt`].
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
 /// Lets Ctrl-C end the children only: they clean up, and this process reports.
 pub(crate) fn ignore_interrupt() {
-    extern "C" fn nothing(_: libc::c_int) {}
-    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the handler does nothing, so it is safe at any time. Unlike SIG_IGN, a handler
-    // is not inherited by the programs started from here.
+    extern "C" fn note(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler only stores to an atomic, so it is safe at any time. Unlike SIG_IGN, a
+    // handler is not inherited by the programs started from here.
     unsafe { libc::signal(libc::SIGINT, handler) };
+}
+
+/// Whether it was.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }

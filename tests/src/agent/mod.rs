@@ -10,6 +10,7 @@ use crate::{
     cleanup::{self, Guard},
     confine::Confinement,
     control_plane::Shown,
+    hang::Witness,
     mounts::BpfFs,
     netns::Namespace,
     process::{Process, Spawn, binary},
@@ -40,6 +41,8 @@ pub struct Agent {
     /// Another program than the one that was built here.
     program: Option<PathBuf>,
     process: Option<Process>,
+    /// Of what it did, should the test hang.
+    witness: Option<Witness>,
     log: Log,
     /// How often the manifests have been written since the agent started.
     written: u64,
@@ -90,6 +93,7 @@ impl Agent {
             name: name.into(),
             program: None,
             process: None,
+            witness: None,
             log: Log::default(),
             written: 0,
             api_server: None,
@@ -216,6 +220,7 @@ impl Agent {
         let process = command.spawn_owned()?;
         let stderr = process.child().stderr.take().context("pipe")?;
         self.log = Log::follow(stderr);
+        self.witness = Some(witness(&self.name, &self.log, self.pins())?);
         self.process = Some(process);
         self.written = 1;
         self.changed_at = 0;
@@ -311,6 +316,20 @@ impl Agent {
         all.extend(["--bpffs", &bpffs]);
         node.output(&program.to_string_lossy(), &all)
     }
+}
+
+/// Tells the last words of an agent and what is in its maps.
+fn witness(name: &str, log: &Log, pins: PathBuf) -> Result<Witness> {
+    let (name, log, program) = (name.to_owned(), log.clone(), binary("shunt")?);
+    Ok(Witness::register(move || {
+        eprintln!("the agent of {name} has logged:\n{}", log.tail());
+        for what in ["service", "backend", "conn", "affinity", "drop"] {
+            let mut list = Command::new(&program);
+            let listed = list.args([what, "list", "--bpffs"]).arg(&pins).output();
+            let text = listed.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+            eprintln!("shunt {what} list on {name}:\n{}", String::from_utf8_lossy(&text));
+        }
+    }))
 }
 
 /// The document with these fields, as files spell it.

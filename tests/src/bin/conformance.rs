@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
+use serde_json::json;
 use std::{
     panic::resume_unwind,
     path::{Path, PathBuf},
@@ -36,6 +37,9 @@ struct Arguments {
     /// Only these topics (names of case files)
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     topics: Vec<String>,
+    /// Only tell which cases there are, in JSON: one on each line
+    #[arg(long)]
+    list: bool,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
@@ -80,7 +84,6 @@ impl Arguments {
         if let Some(n) = self.every.or(self.default_every()) {
             cases = every_nth(cases, n);
         }
-        ensure!(!cases.is_empty(), "no case fits");
         longest_first(&mut cases);
         Ok(cases)
     }
@@ -115,6 +118,13 @@ impl Arguments {
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let cases = arguments.cases()?;
+    if arguments.list {
+        for Named { topic, file, case } in &cases {
+            println!("{}", json!({"topic": topic, "case": case.name, "file": file}));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(!cases.is_empty(), "no case fits");
     let report = Mutex::new(Report::new(arguments.output));
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {

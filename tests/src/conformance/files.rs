@@ -12,6 +12,8 @@ use std::{
 pub struct Named {
     /// Name of the file without its extension.
     pub topic: String,
+    /// Its path.
+    pub file: PathBuf,
     /// The case.
     pub case: Case,
 }
@@ -28,7 +30,11 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
             let read: Vec<Case> =
                 serde_norway::from_str(&text).with_context(|| file.display().to_string())?;
             let topic = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            cases.extend(read.into_iter().map(|case| Named { topic: topic.clone(), case }));
+            cases.extend(read.into_iter().map(|case| Named {
+                topic: topic.clone(),
+                file: file.clone(),
+                case,
+            }));
         }
     }
     Ok(cases)

@@ -1,0 +1,100 @@
+//! The parts of the tests that take long and seldom find something: they run when a change touches
+//! the code they are about, and by `--long`.
+
+use super::change::Change;
+use crate::load::Factor;
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// Files and folders.
+    code: &'static [&'static str],
+}
+
+/// Every case with translation of the node's own sockets only.
+pub(crate) const HOST: Part = Part {
+    name: "conformance host",
+    code: &[
+        "proxy-ebpf/src/bind.rs",
+        "proxy-ebpf/src/sock.rs",
+        "proxy-userspace/src/kernel/attach.rs",
+        "proxy-userspace/src/kernel/pod_cgroups.rs",
+        "proxy-userspace/src/kernel/sockets.rs",
+        "tests/cases",
+    ],
+};
+/// An agent whose map rows are laid out in another way takes over, which takes a build of its own.
+pub(crate) const LAYOUT: Part = Part {
+    name: "another layout",
+    code: &[
+        "proxy-common/src/maps",
+        "proxy-ebpf/src/maps.rs",
+        "proxy-ebpf/src/stage/takeover.rs",
+        "proxy-userspace/src/kernel/carry.rs",
+        "proxy-userspace/src/kernel/datapath",
+        "proxy-userspace/src/kernel/generations.rs",
+        "proxy-userspace/src/kernel/handover",
+        "proxy-userspace/src/kernel/handover.rs",
+        "proxy-userspace/src/kernel/layout.rs",
+        "tests/tests/faults/upgrade.rs",
+    ],
+};
+/// Property tests with other random numbers.
+pub(crate) const SEEDS: Part = Part {
+    name: "model, random seed",
+    code: &[
+        "proxy-common/src",
+        "proxy-userspace/src/dataplane",
+        "proxy-userspace/src/plan",
+        "proxy-userspace/tests",
+    ],
+};
+/// The parser by coverage, and the programs by mutated packets.
+pub(crate) const FUZZ: Part =
+    Part { name: "fuzz", code: &["fuzz", "proxy-common/src/packet", "proxy-ebpf/src/packet"] };
+/// Tests that were added or changed, several times under load.
+pub(crate) const REPEATS: Part =
+    Part { name: "changed tests, 5 times at 3x", code: &["tests/cases", "tests/tests"] };
+/// How often, and under which load.
+pub(crate) const TIMES: u32 = 5;
+pub(crate) const LOAD: Factor = Factor(3.0);
+/// With `--long` all of them, else so many: each takes half a minute.
+pub(crate) const MOST: usize = 8;
+
+impl Part {
+    /// Why it is not to run now; nothing if it is.
+    pub(crate) fn reason_to_skip(self, wanted: bool, change: &Change) -> Option<String> {
+        let is_due = wanted || change.touches(self.code).is_some();
+        (!is_due).then(|| "its code did not change; --long runs it".to_owned())
+    }
+}
+
+/// The tests of the part [`LAYOUT`].
+pub(crate) fn is_of_another_layout(test: &str) -> bool {
+    test.contains("::another_layout_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn a_part_runs_when_it_is_wanted_or_its_code_changed() {
+        let is_due = |wanted, files: &[&str]| HOST.reason_to_skip(wanted, &Change::of(files)).is_none();
+        assert!(is_due(false, &["tests/cases/hairpin.yaml"]));
+        assert!(!is_due(false, &["README.md"]));
+        assert!(is_due(true, &[]));
+    }
+
+    #[test]
+    fn the_code_exists() {
+        let root = Workspace::find().unwrap().root;
+        for part in [HOST, LAYOUT, SEEDS, FUZZ, REPEATS] {
+            for path in part.code {
+                assert!(root.join(path).exists(), "{}: {path}", part.name);
+            }
+        }
+    }
+}
