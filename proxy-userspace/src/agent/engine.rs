@@ -20,7 +20,7 @@ use crate::{
     health,
     model::{self, Change, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
     plan,
-    watch::Batch,
+    watch::{Batch, Versions},
 };
 
 /// What is wanted, and what of it is written.
@@ -33,6 +33,7 @@ pub(super) struct Engine {
     stale: BTreeSet<ObjectName>,
     /// Of the last batch taken in.
     revision: u64,
+    versions: Versions,
     /// The first lists were taken in: what exists is known.
     listed: bool,
     /// Rows of services that are gone since the earlier agent may be left.
@@ -73,6 +74,7 @@ impl Engine {
             reconciler,
             stale: BTreeSet::new(),
             revision: 0,
+            versions: Versions::default(),
             listed: false,
             unpruned: false,
             health_checks: BTreeMap::new(),
@@ -117,7 +119,7 @@ impl Engine {
             self.waiting.note(kind, &stale, arrived);
             dirty.merge(stale);
         }
-        self.revision = batch.revision;
+        (self.revision, self.versions) = (batch.revision, batch.versions);
         if batch.initial {
             self.listed = true;
             self.unpruned = true;

@@ -9,6 +9,7 @@ mod file_events;
 pub mod kube;
 pub mod manifests;
 pub mod metrics;
+mod versions;
 
 use std::{collections::HashMap, time::Instant};
 
@@ -19,6 +20,7 @@ use crate::model::{Change, ObjectName};
 
 pub use file_events::FileEvents;
 pub use metrics::{WATCH, WatchMetrics};
+pub use versions::Versions;
 
 /// What a source reports at one time.
 #[derive(Debug)]
@@ -34,12 +36,15 @@ pub struct Batch {
     pub arrived: Instant,
     /// When what changed slices happened, as far as the API server says. By the slice's name.
     pub triggers: HashMap<ObjectName, Timestamp>,
+    /// With this batch, and those before it, everything up to these versions is known.
+    pub versions: Versions,
 }
 
 impl Batch {
     /// Changes that are noticed now, and say nothing of their past.
     pub fn new(changes: Vec<Change>, initial: bool, revision: u64) -> Self {
-        Self { changes, initial, revision, arrived: Instant::now(), triggers: HashMap::new() }
+        let (triggers, versions) = (HashMap::new(), Versions::default());
+        Self { changes, initial, revision, arrived: Instant::now(), triggers, versions }
     }
 }
 

@@ -28,13 +28,15 @@ impl Engine {
         let (revision, services) = (self.revision, self.state.services().count());
         let (frontends, backends) = self.reconciler.counts();
         let (writes, pending, duration_us) = (synced.rows, synced.pending, took.as_micros() as u64);
+        let versions = (!self.versions.is_empty()).then(|| self.versions.to_string());
+        let resource_versions = versions.as_deref();
         let (rejected, unreadable) = (source.rejected_total(), source.files_failed());
         macro_rules! say {
             ($level:ident) => {
                 $level!(
                     target: "shunt::agent",
                     revision, services, frontends, backends, writes, pending, duration_us,
-                    rejected, unreadable, "in sync"
+                    rejected, unreadable, resource_versions, "in sync"
                 )
             };
         }

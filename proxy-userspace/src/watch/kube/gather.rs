@@ -12,8 +12,9 @@ use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
 
 use super::super::{
-    Batch, WatchMetrics,
+    Batch, Versions, WatchMetrics,
     convert::{Convert, Found, Kind, ObjectKey},
+    versions,
 };
 use crate::model::{Change, ObjectName};
 
@@ -21,10 +22,10 @@ use crate::model::{Change, ObjectName};
 pub(super) enum Signal {
     /// A list begins.
     ListBegins(Kind),
-    /// An object exists; it may be refused, or taken without what is ignored of it.
-    Object(Box<Found>),
-    /// An object is gone.
-    Gone(ObjectKey),
+    /// An object exists, in this version; it may be refused, or taken without what is ignored of it.
+    Object(Box<Found>, Option<u64>),
+    /// An object is gone since this version.
+    Gone(ObjectKey, Option<u64>),
     /// The list is complete.
     ListEnds(Kind),
     /// The server does not show this kind.
@@ -36,8 +37,10 @@ impl Signal {
     pub(super) fn of<K: Convert>(event: Event<K>) -> Self {
         match event {
             Event::Init => Signal::ListBegins(K::KIND),
-            Event::InitApply(object) | Event::Apply(object) => Signal::Object(Box::new(Found::of(&object))),
-            Event::Delete(object) => Signal::Gone(object.key()),
+            Event::InitApply(object) | Event::Apply(object) => {
+                Signal::Object(Box::new(Found::of(&object)), versions::of(object.meta()))
+            }
+            Event::Delete(object) => Signal::Gone(object.key(), versions::of(object.meta())),
             Event::InitDone => Signal::ListEnds(K::KIND),
         }
     }
@@ -77,6 +80,7 @@ struct Gather {
     /// When the first of them came.
     arrived: Option<Instant>,
     triggers: HashMap<ObjectName, Timestamp>,
+    versions: Versions,
     revision: u64,
     metrics: Arc<WatchMetrics>,
 }
@@ -90,13 +94,15 @@ struct Known {
     names: HashSet<ObjectName>,
     /// Of these, what the list that is being read has not named yet.
     missing: Option<HashSet<ObjectName>>,
+    /// The latest version in that list, which is in no order: known only with all of it.
+    listed_version: Option<u64>,
 }
 
 impl Gather {
     fn new(metrics: Arc<WatchMetrics>) -> Self {
         let kinds = Kind::ALL.into_iter().map(|kind| (kind, Known::default())).collect();
-        let (changes, triggers) = (Vec::new(), HashMap::new());
-        Self { kinds, changes, arrived: None, triggers, revision: 0, metrics }
+        let (changes, triggers, versions) = (Vec::new(), HashMap::new(), Versions::default());
+        Self { kinds, changes, arrived: None, triggers, versions, revision: 0, metrics }
     }
 
     fn known(&mut self, kind: Kind) -> &mut Known {
@@ -109,9 +115,14 @@ impl Gather {
             Signal::ListBegins(kind) => {
                 let known = self.known(kind);
                 known.missing = Some(known.names.clone());
+                known.listed_version = None;
             }
-            Signal::Object(found) => self.object(*found),
-            Signal::Gone(key) => {
+            Signal::Object(found, version) => {
+                self.version(found.key.kind, version);
+                self.object(*found);
+            }
+            Signal::Gone(key, version) => {
+                self.version(key.kind, version);
                 if self.known(key.kind).names.remove(&key.name) {
                     self.count(key.kind);
                     self.changes.push(key.gone());
@@ -119,6 +130,15 @@ impl Gather {
             }
             Signal::ListEnds(kind) => self.list_ends(kind),
             Signal::Absent(kind) => self.known(kind).listed = true,
+        }
+    }
+
+    fn version(&mut self, kind: Kind, version: Option<u64>) {
+        let known = self.known(kind);
+        if known.missing.is_some() {
+            known.listed_version = known.listed_version.max(version);
+        } else if let Some(version) = version {
+            self.versions.note(kind, version);
         }
     }
 
@@ -148,6 +168,8 @@ impl Gather {
         known.listed = true;
         let Some(vanished) = known.missing.take() else { return };
         known.names.retain(|name| !vanished.contains(name));
+        let version = known.listed_version.take();
+        self.version(kind, version);
         self.count(kind);
         self.changes.extend(vanished.into_iter().map(|name| ObjectKey { kind, name }.gone()));
     }
@@ -165,101 +187,10 @@ impl Gather {
         let changes = std::mem::take(&mut self.changes);
         let arrived = self.arrived.take().unwrap_or_else(Instant::now);
         let triggers = std::mem::take(&mut self.triggers);
-        Some(Batch { arrived, triggers, ..Batch::new(changes, initial, self.revision) })
+        let versions = self.versions.clone();
+        Some(Batch { arrived, triggers, versions, ..Batch::new(changes, initial, self.revision) })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{model::Node, watch::convert::Rejected};
-
-    fn slice_key(name: &str) -> ObjectKey {
-        ObjectKey { kind: Kind::EndpointSlice, name: ObjectName::new("ns", name) }
-    }
-
-    /// A node stands for any object: it is the smallest.
-    fn node(name: &str) -> Signal {
-        let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
-        let change = Ok(Change::Node(Node { name: name.into(), ..Node::default() }));
-        Signal::Object(Box::new(Found { key, change, ignored: Vec::new(), triggered: None }))
-    }
-
-    fn refused(name: &str) -> Signal {
-        let key = ObjectKey { kind: Kind::Node, name: ObjectName::new("", name) };
-        Signal::Object(Box::new(Found {
-            key,
-            change: Err(Rejected::NoSpec),
-            ignored: Vec::new(),
-            triggered: None,
-        }))
-    }
-
-    fn listed() -> Gather {
-        let mut gather = Gather::new(Arc::default());
-        for kind in Kind::ALL {
-            gather.take(Signal::ListBegins(kind));
-            if kind == Kind::Node {
-                gather.take(node("a"));
-                gather.take(node("b"));
-            }
-            gather.take(Signal::ListEnds(kind));
-        }
-        assert_eq!(gather.batch().unwrap().changes.len(), 2);
-        gather
-    }
-
-    #[test]
-    fn the_first_lists_are_handed_on_in_parts_and_the_last_part_says_so() {
-        let mut gather = Gather::new(Arc::default());
-        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Pod, Kind::Namespace] {
-            gather.take(Signal::ListBegins(kind));
-            gather.take(Signal::ListEnds(kind));
-        }
-        gather.take(Signal::ListBegins(Kind::Node));
-        gather.take(node("a"));
-        gather.take(Signal::Absent(Kind::ServiceCidr));
-        let part = gather.batch().unwrap();
-        assert_eq!((part.initial, part.revision, part.changes.len()), (false, 0, 1));
-        assert!(gather.batch().is_none());
-        gather.take(Signal::ListEnds(Kind::Node));
-        let batch = gather.batch().unwrap();
-        assert_eq!((batch.initial, batch.revision, batch.changes.len()), (true, 1, 0));
-        assert!(gather.batch().is_none());
-    }
-
-    #[test]
-    fn an_empty_cluster_is_an_answer() {
-        let mut gather = Gather::new(Arc::default());
-        Kind::ALL.into_iter().for_each(|kind| gather.take(Signal::ListEnds(kind)));
-        let batch = gather.batch().unwrap();
-        assert_eq!((batch.initial, batch.changes.len()), (true, 0));
-    }
-
-    #[test]
-    fn what_a_new_list_lacks_is_gone_and_what_it_refuses_stays() {
-        let mut gather = listed();
-        gather.take(Signal::ListBegins(Kind::Node));
-        gather.take(node("x"));
-        assert_eq!(
-            gather.batch().unwrap().changes.len(),
-            1,
-            "new objects need not wait for the end of a list"
-        );
-        gather.take(Signal::ListBegins(Kind::Node));
-        gather.take(refused("a"));
-        gather.take(Signal::ListEnds(Kind::Node));
-        let batch = gather.batch().unwrap();
-        let mut gone: Vec<_> = batch.changes.iter().map(|c| format!("{c:?}")).collect();
-        gone.sort();
-        assert_eq!(gone, [r#"NodeGone("b")"#, r#"NodeGone("x")"#]);
-        assert_eq!((batch.initial, gather.metrics.rejected(Kind::Node)), (false, 1));
-    }
-
-    #[test]
-    fn only_what_was_reported_can_go() {
-        let mut gather = listed();
-        gather.take(Signal::Gone(slice_key("never-seen")));
-        assert!(gather.batch().is_none());
-    }
-}
+mod tests;
