@@ -80,36 +80,21 @@ impl Log {
 
     /// Whether a wanted line is there or comes before the limit and the end of the log.
     pub(super) fn wait_for(&self, limit: Duration, wanted: impl Fn(&Line) -> bool) -> bool {
-        self.wait_from(0, limit, wanted).is_some()
-    }
-
-    /// The same, of the lines from `first` on; says where the lines behind it begin.
-    pub(super) fn wait_from(
-        &self,
-        first: usize,
-        limit: Duration,
-        wanted: impl Fn(&Line) -> bool,
-    ) -> Option<usize> {
         let deadline = Instant::now() + limit;
-        let mut seen = first;
+        let mut seen = 0;
         let mut state = self.state();
         loop {
             let new = state.lines.get(seen..).unwrap_or_default();
-            if let Some(place) = new.iter().position(&wanted) {
-                return Some(seen + place + 1);
+            if new.iter().any(&wanted) {
+                return true;
             }
-            seen = seen.max(state.lines.len());
+            seen = state.lines.len();
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || state.ended {
-                return None;
+                return false;
             }
             state = self.0.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    /// How many lines there are.
-    pub(super) fn len(&self) -> usize {
-        self.state().lines.len()
     }
 
     /// All lines so far.

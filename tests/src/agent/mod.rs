@@ -9,7 +9,7 @@ use crate::{
     cgroup::Cgroup,
     cleanup::{self, Guard},
     confine::Confinement,
-    control_plane::Shown,
+    control_plane::{Shown, Versions},
     hang::Witness,
     mounts::BpfFs,
     netns::Namespace,
@@ -29,11 +29,6 @@ use std::{
 /// Generous: a debug build on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What an agent has not noticed of an API server after this long is not for it.
-const UNSEEN: Duration = Duration::from_secs(1);
-/// Watches of several kinds deliver one change within this time of each other.
-const SETTLED: Duration = Duration::from_millis(200);
-
 /// A node's agent, its directories, and where it attaches.
 #[derive(Debug)]
 pub struct Agent {
@@ -52,8 +47,6 @@ pub struct Agent {
     confinement: Option<Confinement>,
     /// How much it says.
     log_level: String,
-    /// Length of the log when the API server's objects last changed.
-    changed_at: usize,
     /// Where the processes of the node live.
     pub cgroup: Cgroup,
     bpffs: BpfFs,
@@ -99,7 +92,6 @@ impl Agent {
             api_server: None,
             confinement: None,
             log_level: "debug".into(),
-            changed_at: 0,
             cgroup: Cgroup::create(name)?,
             bpffs: BpfFs::mount(name)?,
             directory,
@@ -157,19 +149,10 @@ impl Agent {
         self.log_level = level.into();
     }
 
-    /// Whether changes reach the agent object by object, at a time that nobody knows.
-    pub fn is_fed_by_watches(&self) -> bool {
-        self.api_server.is_some()
-    }
-
     /// Makes `objects` the whole of what the agent reads; manifests change all at once.
     pub fn write(&mut self, objects: &[Value]) -> Result<()> {
         if let Some(api_server) = &self.api_server {
-            let length = self.log.len();
-            if api_server.write(objects)? {
-                self.changed_at = length;
-            }
-            return Ok(());
+            return api_server.write(objects);
         }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.write_text("objects.yaml", &serde_json::to_string_pretty(&list)?)
@@ -223,15 +206,13 @@ impl Agent {
         self.witness = Some(witness(&self.name, &self.log, self.pins())?);
         self.process = Some(process);
         self.written = 1;
-        self.changed_at = 0;
         Ok(())
     }
 
-    /// Waits until the kernel holds what was last written. Of an API server's objects the
-    /// last ones may still be on their way.
+    /// Waits until the kernel holds what was last written.
     pub fn wait_in_sync(&self) -> Result<()> {
-        if self.api_server.is_some() {
-            return self.wait_settled();
+        if let Some(api_server) = &self.api_server {
+            return self.wait_for_versions(&api_server.written(&self.name));
         }
         let wanted = self.written;
         self.wait_for(&format!("sync with revision {wanted}"), |line| {
@@ -247,15 +228,11 @@ impl Agent {
         })
     }
 
-    /// Waits for the first sync after a change, and on until no more follow.
-    fn wait_settled(&self) -> Result<()> {
-        let is_first = self.changed_at == 0;
-        let (mut seen, mut limit) = (self.changed_at, if is_first { LIMIT } else { UNSEEN });
-        while let Some(next) = self.log.wait_from(seen, limit, |line| line.message() == "in sync") {
-            (seen, limit) = (next, SETTLED);
-        }
-        ensure!(!is_first || seen > 0, "the agent of {} is not in sync:\n{}", self.name, self.log.tail());
-        Ok(())
+    fn wait_for_versions(&self, wanted: &Versions) -> Result<()> {
+        self.wait_for(&format!("sync with {wanted}"), |line| {
+            let versions = line.field("resource_versions").as_str().unwrap_or_default();
+            line.message() == "in sync" && wanted.are_reached(versions)
+        })
     }
 
     /// Waits for a line of the log, which may be there already.

@@ -30,7 +30,7 @@ const FEW: u32 = 3;
 /// Connections per target that a distribution is judged by, at least and at most: with the
 /// most, a fair choice is rejected once in a million times.
 const SHARE: (u32, u32) = (60, 300);
-/// How long a long-lived client, or any that waits for a watch, may take to follow a change.
+/// How long a long-lived client may take to follow a change.
 const SOON: Duration = Duration::from_secs(60);
 
 /// What earlier flows of the case leave to later ones.
@@ -57,8 +57,7 @@ pub(super) fn check(scene: &Scene, flow: &Flow, memory: &mut Memory) -> Result<(
     let deadline = Instant::now() + SOON;
     loop {
         let judged = attempt(scene, flow, memory);
-        let may_take_a_while = flow.source_port.is_some() || scene.agent.is_fed_by_watches();
-        let may_take_a_while = may_take_a_while && Instant::now() < deadline;
+        let may_take_a_while = flow.source_port.is_some() && Instant::now() < deadline;
         if judged.is_ok() || !may_take_a_while {
             return judged.with_context(|| describe(flow));
         }

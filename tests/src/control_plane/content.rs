@@ -10,16 +10,19 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+use super::marker::Markers;
+
 /// What was written, and in which namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     objects: Vec<Value>,
     namespaces: BTreeSet<String>,
+    pub(super) markers: Markers,
 }
 
 impl Content {
     /// Makes `wanted` all there is: first deletes, so that names and addresses are free again.
-    pub(super) async fn write(&mut self, client: &Client, wanted: &[Value]) -> Result<bool> {
+    pub(super) async fn write(&mut self, client: &Client, wanted: &[Value]) -> Result<()> {
         let before = std::mem::take(&mut self.objects);
         let gone = before.iter().filter(|old| !wanted.iter().any(|new| identity(new) == identity(old)));
         let mut changed = false;
@@ -36,7 +39,10 @@ impl Content {
                 changed = true;
             }
         }
-        Ok(changed)
+        if changed {
+            self.markers.write(client, wanted).await?;
+        }
+        Ok(())
     }
 
     async fn make_namespace(&mut self, client: &Client, object: &Value) -> Result<()> {

@@ -6,6 +6,7 @@
 mod content;
 mod data;
 mod install;
+mod marker;
 mod pki;
 mod relay;
 mod shared;
@@ -22,6 +23,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::{Client, Config, config::KubeConfigOptions};
 
+pub use marker::Versions;
 pub use shared::{SharedControlPlane, Shown};
 
 use crate::{

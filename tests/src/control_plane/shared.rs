@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::{
     ControlPlane, Options, READERS_KUBECONFIG, block_on, client,
     content::{Content, create},
+    marker::Versions,
     pki::READER,
     relay::Relay,
 };
@@ -86,12 +87,15 @@ impl SharedControlPlane {
     }
 
     /// Makes `objects` all there is, apart from what the API server makes itself. An object
-    /// that may not be changed as wanted is made anew. Says whether anything had to be written.
-    pub fn write(&self, objects: &[Value]) -> Result<bool> {
-        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
-        let content = &mut *content;
+    /// that may not be changed as wanted is made anew.
+    pub fn write(&self, objects: &[Value]) -> Result<()> {
+        let content = &mut *self.content();
         self.control_plane()
             .with_client(&self.namespace, async |client| content.write(&client, objects).await)
+    }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes it reachable in `node` under the address in its kubeconfig. It has ServiceCIDRs
@@ -151,8 +155,13 @@ pub struct Shown {
 
 impl Shown {
     /// See [`SharedControlPlane::write`].
-    pub fn write(&self, objects: &[Value]) -> Result<bool> {
+    pub fn write(&self, objects: &[Value]) -> Result<()> {
         self.control_plane.write(objects)
+    }
+
+    /// How far the agent of the node of that name has to come to have seen all that was written.
+    pub fn written(&self, node: &str) -> Versions {
+        self.control_plane.content().markers.for_node(node)
     }
 
     /// Runs `work` with a client, on a thread inside the node, whose way to the API server it takes.

@@ -5,6 +5,7 @@ mod benchmark;
 mod deploy;
 mod migrate;
 mod objects;
+mod slow;
 mod world;
 
 use anyhow::Result;
