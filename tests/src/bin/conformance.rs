@@ -19,7 +19,7 @@ use tests::{
     conformance::{
         Setting,
         files::{self, Named},
-        pick::{every_nth, longest_first},
+        pick::every_nth,
         report::{Format, Report},
         run,
     },
@@ -84,7 +84,6 @@ impl Arguments {
         if let Some(n) = self.every.or(self.default_every()) {
             cases = every_nth(cases, n);
         }
-        longest_first(&mut cases);
         Ok(cases)
     }
 

@@ -3,6 +3,7 @@
 use super::{
     case::{Backends, Expect, Fate, Flow, Via},
     judge::{Facts, Observed, judge, uneven, wants_every_target},
+    pause,
     scene::Scene,
 };
 use crate::{
@@ -130,7 +131,7 @@ fn connections(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> 
         to: flow.to,
         count: count(flow),
         timeout_ms: patience(&flow.expect),
-        gap_ms: (flow.gap_seconds.unwrap_or(0.0) * 1000.0) as u64,
+        gap_ms: 0,
         keep: flow.id.clone().filter(|id| memory.kept.contains(id)),
     };
     for from in flow.clients() {
@@ -139,7 +140,10 @@ fn connections(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> 
         dial.from = Some(from).filter(|_| flow.via != Via::Node);
         let resent = || netns::inside(&File::open(&dial.netns)?, silence::resent_segments);
         let before = resent()?;
-        observed.outcomes.extend(worker.dial(&dial)?);
+        observed.outcomes.extend(match flow.gap_seconds {
+            Some(seconds) => pause::dial(scene, worker, &dial, Duration::from_secs_f64(seconds))?,
+            None => worker.dial(&dial)?,
+        });
         observed.resent += resent()? - before;
     }
     even_out(worker, &dial, flow, &mut observed)?;

@@ -2,9 +2,9 @@
 //! objects, runs the agent on it, and asks real sockets where packets go.
 //!
 //! `files` reads the cases, `case` is their form and `pick` chooses among them; `objects`
-//! keeps the manifests, `scene` builds the world of a case, `flow` makes the connections,
-//! `judge` compares, `config`, `conntrack` and `health` do what their sections say, `run`
-//! puts them in order and `report` prints.
+//! keeps the manifests, `scene` builds the world of a case, `flow` makes the connections and
+//! `pause` the time between them, `judge` compares, `config`, `conntrack` and `health` do what
+//! their sections say, `run` puts them in order and `report` prints.
 
 pub mod case;
 mod config;
@@ -15,6 +15,7 @@ mod health;
 mod judge;
 mod objects;
 mod overdue;
+mod pause;
 pub mod pick;
 pub mod report;
 mod run;

@@ -1,7 +1,7 @@
-//! Chooses cases when not all of them are to be run, and their order.
+//! Chooses cases when not all of them are to be run.
 
 use super::files::Named;
-use std::{cmp::Reverse, collections::HashMap};
+use std::collections::HashMap;
 
 /// Every nth case of each topic, beginning with its first. Cases that no API server can be
 /// fed with stay, so that they show up as skipped, and do not count; those about the
@@ -22,32 +22,11 @@ pub fn every_nth(cases: Vec<Named>, n: usize) -> Vec<Named> {
     cases.into_iter().filter(|named| keep(named)).collect()
 }
 
-/// Cases that pause for long come first, so that the others are run meanwhile; the rest
-/// stays in its order.
-pub fn longest_first(cases: &mut [Named]) {
-    let pauses = |named: &Named| {
-        let flows = named.case.flows();
-        let seconds: f64 =
-            flows.map(|f| f.gap_seconds.unwrap_or(0.0) * f64::from(f.repeat.unwrap_or(1))).sum();
-        seconds as u64
-    };
-    cases.sort_by_key(|named| Reverse(pauses(named)));
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::files::load;
     use super::*;
     use std::{collections::BTreeSet, path::Path};
-
-    #[test]
-    fn patience_comes_first() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
-        let mut cases = load(&[folder]).expect("cases");
-        longest_first(&mut cases);
-        assert_eq!(cases[0].topic, "session-affinity");
-        assert_eq!(cases.last().map(|named| named.topic.as_str()), Some("updates"));
-    }
 
     #[test]
     fn a_third_covers_every_topic() {
