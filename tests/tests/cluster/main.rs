@@ -38,7 +38,7 @@ fn services_of_the_api_server_take_traffic() -> Result<()> {
     world.put(&[objects::slice(&[])])?;
     world.soon_refuses(Proto::Tcp, CLIENT, VIP)?;
     world.delete(Kind::Service, objects::NAME)?;
-    world.soon_silent(Proto::Tcp, CLIENT, VIP)
+    world.soon_dropped("unallocated-address", Proto::Tcp, CLIENT, VIP)
 }
 
 #[test]
@@ -123,11 +123,12 @@ fn source_ports_that_run_out_are_told_about_the_node() -> Result<()> {
     world.start_agent()?;
     world.wait_in_sync()?;
     // Each connection takes a port, and keeps it for a while after its end.
-    world.soon_silent(Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    world.reaches("first", Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    world.soon_dropped("snat-ports-exhausted", Proto::Tcp, OUTSIDE, NODE_PORT)?;
     let told = world.soon_tells("SnatPortsAlmostExhausted")?;
     assert!(told.starts_with("4 of 4 source ports of "), "{told}");
     assert!(told.contains(&format!("towards {FIRST}:8080/TCP")), "{told}");
-    world.soon_silent(Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    world.soon_dropped("snat-ports-exhausted", Proto::Tcp, OUTSIDE, NODE_PORT)?;
     let told = world.soon_tells("SnatPortsExhausted")?;
     assert!(told.contains("because no source port was left"), "{told}");
     Ok(())

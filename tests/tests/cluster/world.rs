@@ -17,6 +17,7 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use proxy_userspace::kernel::{PinnedMaps, Pins};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tests::{
@@ -237,7 +238,6 @@ impl World {
         bail!("{from} → {to} still does not reach {server}; the agent:\n{}", self.agent.last_words())
     }
 
-    /// Before long the client is told at once that nobody is there.
     /// Waits for a line of `/metrics`.
     pub(crate) fn soon_shows(&self, line: &str) -> Result<()> {
         self.soon(|| {
@@ -253,21 +253,31 @@ impl World {
         })
     }
 
+    /// Before long the client is told at once that nobody is there.
     pub(crate) fn soon_refuses(&self, proto: Proto, from: &str, to: &str) -> Result<()> {
-        self.soon_ends(proto, from, to, &Outcome::Refused)
+        self.soon(|| self.ends(proto, from, to, &Outcome::Refused))
     }
 
-    /// Before long there is no answer of any kind.
-    pub(crate) fn soon_silent(&self, proto: Proto, from: &str, to: &str) -> Result<()> {
-        self.soon_ends(proto, from, to, &Outcome::TimedOut)
-    }
-
-    fn soon_ends(&self, proto: Proto, from: &str, to: &str, wanted: &Outcome) -> Result<()> {
+    /// Before long there is no answer of any kind, because it is dropped for this reason.
+    pub(crate) fn soon_dropped(&self, reason: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
         self.soon(|| {
-            let outcome = self.dial(proto, from, to)?;
-            ensure!(outcome == *wanted, "{proto} {from} → {to}: {outcome}, expected: {wanted}");
+            let before = self.drops(reason)?;
+            self.ends(proto, from, to, &Outcome::TimedOut)?;
+            ensure!(self.drops(reason)? > before, "{proto} {from} → {to}: not dropped as {reason}");
             Ok(())
         })
+    }
+
+    fn ends(&self, proto: Proto, from: &str, to: &str, wanted: &Outcome) -> Result<()> {
+        let outcome = self.dial(proto, from, to)?;
+        ensure!(outcome == *wanted, "{proto} {from} → {to}: {outcome}, expected: {wanted}");
+        Ok(())
+    }
+
+    /// How often something was dropped for this reason.
+    fn drops(&self, reason: &str) -> Result<u64> {
+        let drops = PinnedMaps::open(Pins::new(self.agent.pins()))?.drops()?;
+        Ok(drops.iter().filter(|(other, _)| other.name() == reason).map(|(_, count)| count).sum())
     }
 
     fn soon<T>(&self, check: impl Fn() -> Result<T>) -> Result<T> {

@@ -47,6 +47,7 @@ fn packets(node: &Namespace, counter: &str) -> Result<u64> {
 fn the_firewall_between_the_edges_sees_true_addresses() -> Result<()> {
     let cluster = two_nodes(SocketLb::Off)?;
     let node = &cluster.nodes[0].host.netns;
+    answer(&cluster, Pod(1, 1), LINE, "10.96.0.20:90")?;
     node.nft(FIREWALL)?;
     for _ in 0..20 {
         for (from, proto, to) in [

@@ -122,9 +122,17 @@ fn foretells_refusal(
     let told = explain(cluster, 1, &[&address(cluster, from, to), to])?;
     let word = if *wanted == Outcome::Refused { "rejected" } else { "dropped" };
     ensure!(told["verdict"]["outcome"] == word && told["verdict"]["reason"] == reason, "{to}: {told:#}");
+    let before = refusals(cluster, reason)?;
     let found = outcome(cluster, from, to)?;
     ensure!(found == *wanted, "{from:?} → {to}: {found}, foretold was {word}");
+    ensure!(refusals(cluster, reason)? > before, "{from:?} → {to}: not counted as {reason}");
     Ok(())
+}
+
+/// How often the second node has refused something for this reason.
+fn refusals(cluster: &Cluster, reason: &str) -> Result<u64> {
+    let drops = PinnedMaps::open(Pins::new(cluster.nodes[1].agent.pins()))?.drops()?;
+    Ok(drops.iter().filter(|(other, _)| other.name() == reason).map(|(_, count)| count).sum())
 }
 
 #[test]

@@ -140,6 +140,9 @@ fn a_closed_port_of_the_backend_refuses_the_datagram() -> Result<()> {
 }
 
 fn datagrams_are_refused(mut cluster: Cluster) -> Result<()> {
+    for (from, address, face) in WAYS {
+        answer(&cluster, from, Proto::Udp, &at(address, face.udp()).to_string())?;
+    }
     lead_datagrams_to(&mut cluster, 5354)?;
     for (from, address, face) in WAYS {
         let to = at(address, face.udp());

@@ -65,6 +65,7 @@ fn connections_survive_a_killed_agent() -> Result<()> {
 fn changes_while_no_agent_runs_are_made_up_for() -> Result<()> {
     let mut cluster = two_nodes(SocketLb::Off)?;
     let mut objects = manifests::two_nodes()?;
+    answer(&cluster, Pod(1, 1), LINE, "10.96.0.20:90")?;
     cluster.nodes[1].agent.stop()?;
     manifests::find(&mut objects, "Service", "one")?["spec"]["clusterIP"] = "10.96.0.21".into();
     manifests::find(&mut objects, "Service", "one")?["spec"]["clusterIPs"] =

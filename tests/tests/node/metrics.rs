@@ -94,6 +94,7 @@ pub(crate) fn lively() -> Result<Cluster> {
         answer(&cluster, from, Proto::Tcp, to)?;
     }
     assert!(!is_served(&cluster, Pod(0, 1), "10.96.0.20:999")?);
+    wait_for(&cluster.nodes[0], r#"shunt_drops_total{reason="unknown-port"} 1"#)?;
     get(&cluster.nodes[0], crate::http::HEALTH, "/healthz")?;
     get(&cluster.nodes[0], crate::http::HEALTH, "/livez")?;
     // After the next sweep the levels are there, too.

@@ -16,6 +16,11 @@ struct World {
 
 const POD: &str = "10.0.0.2";
 const OTHER: &str = "10.180.0.1";
+const PROTOS: [Proto; 4] = [Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp];
+/// No answer for so many milliseconds is none, where what was sent is counted as dropped.
+const SILENCE: u64 = 300;
+/// Where an answer is expected.
+const PATIENCE: u64 = 10_000;
 
 fn key(address: &str) -> PodKey {
     PodKey { address: address.parse().expect("an address"), port: Port::Bridge }
@@ -35,7 +40,7 @@ fn world() -> Result<World> {
         let any = ["0.0.0.0:80", "[::]:80"].map(|a| a.parse().expect("an address"));
         v.iter().flat_map(|proto| any.map(|a| (*proto, a))).collect()
     };
-    let all = sockets(&[Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp]);
+    let all = sockets(&PROTOS);
     let serve = |name: &str, netns| Serve { netns, name: name.into(), sockets: all.clone() };
     inside.serve(serve("node", stage.node.path()))?;
     inside.serve(serve("pod", stage.pod(&key(OTHER))?.path()))?;
@@ -45,6 +50,10 @@ fn world() -> Result<World> {
 
 impl World {
     fn dial(&self, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
+        self.dial_within(PATIENCE, proto, from, to)
+    }
+
+    fn dial_within(&self, timeout_ms: u64, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
         let from: IpAddr = from.parse()?;
         let client = self.stage.pod(&PodKey { address: from, port: Port::Bridge }).ok();
         let worker = if client.is_some() { &self.inside } else { &self.outside };
@@ -55,7 +64,7 @@ impl World {
             source_port: None,
             to: to.parse()?,
             count: 1,
-            timeout_ms: 300,
+            timeout_ms,
             gap_ms: 0,
             keep: None,
         };
@@ -102,21 +111,34 @@ fn packets_that_nobody_touches_arrive_unchanged() -> Result<()> {
 #[test]
 fn refusal_and_silence_are_told_apart() -> Result<()> {
     let world = world()?;
+    for proto in PROTOS {
+        for from in [POD, "203.0.113.2"] {
+            for to in ["198.51.100.10:80", "198.51.100.20:80"] {
+                let outcome = world.dial(proto, from, to)?;
+                assert!(matches!(outcome, Outcome::Answered(_)), "{proto} {from} → {to}: {outcome}");
+            }
+        }
+    }
     world.stage.node.nft(
         "table inet t {
+            counter dropped {}
             chain f {
                 type filter hook forward priority 0
                 ip daddr 198.51.100.10 reject with icmpx type port-unreachable
-                ip daddr 198.51.100.20 drop
+                ip daddr 198.51.100.20 counter name dropped drop
             }
         }",
     )?;
     world.outside.arrivals()?;
-    for proto in [Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp] {
-        assert_eq!(world.dial(proto, POD, "198.51.100.10:80")?, Outcome::Refused, "{proto}");
-        assert_eq!(world.dial(proto, "203.0.113.2", "198.51.100.10:80")?, Outcome::Refused, "{proto}");
-        assert_eq!(world.dial(proto, POD, "198.51.100.20:80")?, Outcome::TimedOut, "{proto}");
-        assert_eq!(world.dial(proto, "203.0.113.2", "198.51.100.20:80")?, Outcome::TimedOut, "{proto}");
+    let dropped = || world.stage.node.output("nft", &["list", "counter", "inet", "t", "dropped"]);
+    for proto in PROTOS {
+        for from in [POD, "203.0.113.2"] {
+            assert_eq!(world.dial(proto, from, "198.51.100.10:80")?, Outcome::Refused, "{proto} {from}");
+            let before = dropped()?;
+            let outcome = world.dial_within(SILENCE, proto, from, "198.51.100.20:80")?;
+            assert_eq!(outcome, Outcome::TimedOut, "{proto} {from}");
+            assert_ne!(dropped()?, before, "{proto} {from}: nothing was dropped");
+        }
     }
     assert_eq!(world.outside.arrivals()?, []);
     Ok(())

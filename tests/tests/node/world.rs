@@ -45,7 +45,8 @@ pub(crate) fn answer(cluster: &Cluster, from: Origin, proto: Proto, to: &str) ->
 }
 
 /// Whether a single try gets an answer: a refusal tells that it does not, and so does a silence
-/// much longer than an answer takes on a busy machine.
+/// much longer than an answer takes on a busy machine. A test that wants none also shows that there
+/// is one when there should be, or that the refusal was counted.
 pub(crate) fn is_served(cluster: &Cluster, from: Origin, to: &str) -> Result<bool> {
     let (host, worker) = cluster.host(from);
     let dial = Dial { timeout_ms: 3000, ..Dial::new(&host.netns, LINE, to.parse()?) };
