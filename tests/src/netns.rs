@@ -25,7 +25,8 @@ const FOLDER: &str = "/run/netns";
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
-    _guard: Guard,
+    /// None, where another process removes it.
+    _guard: Option<Guard>,
 }
 
 impl Namespace {
@@ -51,7 +52,7 @@ impl Namespace {
                 }
             }
         })?;
-        let namespace = Self { name, _guard: guard };
+        let namespace = Self { name, _guard: Some(guard) };
         namespace.sysctl(&[
             ("ipv6/conf/all/accept_dad", "0"),
             ("ipv6/conf/default/accept_dad", "0"),
@@ -61,6 +62,11 @@ impl Namespace {
             ("ipv4/conf/default/send_redirects", "0"),
         ])?;
         Ok(namespace)
+    }
+
+    /// One that another process has made, and removes.
+    pub fn of_another(name: &str) -> Self {
+        Self { name: name.to_owned(), _guard: None }
     }
 
     /// Its name below `/run/netns`.

@@ -108,7 +108,9 @@ impl Arguments {
     fn setting(&self) -> Result<Setting> {
         let api_server = match self.source {
             Source::Manifests => None,
-            Source::Api => Some(Arc::new(SharedControlPlane::start().context("start an API server")?)),
+            Source::Api => {
+                Some(Arc::new(SharedControlPlane::find_or_start().context("start an API server")?))
+            }
         };
         Ok(Setting { socket_lb: self.socket_lb, api_server })
     }

@@ -1,6 +1,11 @@
 //! The objects that tests have put into an API server, and how they get there.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 use kube::{
@@ -8,38 +13,65 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::marker::Markers;
 
+/// Where it is kept for other processes that write to the same API server, below the directory of that.
+const FILE: &str = "content.json";
+
 /// What was written, and in which namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Content {
-    objects: Vec<Value>,
-    namespaces: BTreeSet<String>,
+    file: PathBuf,
+    kept: Kept,
     pub(super) markers: Markers,
 }
 
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    objects: Vec<Value>,
+    namespaces: BTreeSet<String>,
+}
+
 impl Content {
+    /// What has been written until now to the API server of this directory.
+    pub(super) fn kept_in(directory: &Path) -> Result<Self> {
+        let file = directory.join(FILE);
+        let kept = match fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text).with_context(|| format!("read {}", file.display()))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => Kept::default(),
+            Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
+        };
+        Ok(Self { file, kept, markers: Markers::default() })
+    }
+
+    fn keep(&self) -> Result<()> {
+        let text = serde_json::to_vec(&self.kept)?;
+        fs::write(&self.file, text).with_context(|| format!("write {}", self.file.display()))
+    }
+
     /// Makes `wanted` all there is: first deletes, so that names and addresses are free again.
     pub(super) async fn write(&mut self, client: &Client, wanted: &[Value]) -> Result<()> {
-        let before = std::mem::take(&mut self.objects);
+        let before = self.kept.objects.clone();
+        // Noted before it is written: a write that fails, or ends with its process, may be half done.
+        self.kept.objects.extend(wanted.iter().filter(|object| !before.contains(object)).cloned());
+        self.keep()?;
         let gone = before.iter().filter(|old| !wanted.iter().any(|new| identity(new) == identity(old)));
         let mut changed = false;
         for object in gone {
             remove(client, object).await.with_context(|| format!("delete {}", describe(object)))?;
             changed = true;
         }
-        for object in wanted {
-            // Noted before it is written: a failed write may have been half done.
-            self.objects.push(object.clone());
-            if !before.contains(object) {
-                self.make_namespace(client, object).await?;
-                put(client, object).await.with_context(|| format!("write {}", describe(object)))?;
-                changed = true;
-            }
+        for object in wanted.iter().filter(|object| !before.contains(object)) {
+            self.make_namespace(client, object).await?;
+            put(client, object).await.with_context(|| format!("write {}", describe(object)))?;
+            changed = true;
         }
-        if changed {
+        self.kept.objects = wanted.to_vec();
+        self.keep()?;
+        if changed || self.markers.are_missing() {
             self.markers.write(client, wanted).await?;
         }
         Ok(())
@@ -47,11 +79,12 @@ impl Content {
 
     async fn make_namespace(&mut self, client: &Client, object: &Value) -> Result<()> {
         let Some(name) = object["metadata"]["namespace"].as_str() else { return Ok(()) };
-        if name == "default" || !self.namespaces.insert(name.to_owned()) {
+        if name == "default" || !self.kept.namespaces.insert(name.to_owned()) {
             return Ok(());
         }
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        create(client, &namespace).await.map(drop).with_context(|| format!("create namespace {name}"))
+        create(client, &namespace).await.with_context(|| format!("create namespace {name}"))?;
+        self.keep()
     }
 }
 

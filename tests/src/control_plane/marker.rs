@@ -75,6 +75,11 @@ impl Markers {
         Ok(())
     }
 
+    /// Whether they have never been written.
+    pub(super) fn are_missing(&self) -> bool {
+        self.of_all.0.is_empty()
+    }
+
     /// What the agent of that node has to come to.
     pub(super) fn for_node(&self, name: &str) -> Versions {
         let mut versions = self.of_all.clone();

@@ -22,9 +22,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::{Client, Config, config::KubeConfigOptions};
+use serde::{Deserialize, Serialize};
 
 pub use marker::Versions;
-pub use shared::{SharedControlPlane, Shown};
+pub use shared::{Place, SharedControlPlane, Shown};
 
 use crate::{
     cleanup::{self, Guard},
@@ -37,6 +38,9 @@ const READY: Duration = Duration::from_secs(90);
 
 /// How many lines of a log an error quotes.
 const QUOTED: usize = 10;
+
+/// The kubeconfig of a user with every right.
+const KUBECONFIG: &str = "kubeconfig";
 
 /// The kubeconfig of a user without rights of its own.
 const READERS_KUBECONFIG: &str = "kubeconfig-reader";
@@ -96,7 +100,7 @@ pub struct ControlPlane {
     _directory: Guard,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Ports {
     etcd: u16,
     etcd_peer: u16,
@@ -111,7 +115,7 @@ impl ControlPlane {
         let (directory, guard) = cleanup::directory_in(folder, "control-plane")?;
         let ports = namespace.run(Ports::free)?;
         pki::write(&directory)?;
-        for (name, token) in [("kubeconfig", pki::TOKEN), (READERS_KUBECONFIG, pki::READER_TOKEN)] {
+        for (name, token) in [(KUBECONFIG, pki::TOKEN), (READERS_KUBECONFIG, pki::READER_TOKEN)] {
             fs::write(directory.join(name), kubeconfig(&directory, ports.api_server, token))?;
         }
         if let Some(data) = &options.data {
@@ -126,7 +130,7 @@ impl ControlPlane {
 
     /// A kubeconfig with every right, for use inside the namespace.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.directory.join("kubeconfig")
+        self.directory.join(KUBECONFIG)
     }
 
     /// Ends the API server at once, as a crash would.
@@ -141,7 +145,7 @@ impl ControlPlane {
         log_to(&mut command, &self.log("kube-apiserver"))?;
         let process = self.api_server.insert(command.spawn_owned()?);
         let deadline = Instant::now() + READY;
-        let kubeconfig = self.directory.join("kubeconfig");
+        let kubeconfig = self.directory.join(KUBECONFIG);
         let log = self.directory.join("kube-apiserver.log");
         loop {
             if let Some(status) = process.child().try_wait()? {

@@ -1,17 +1,18 @@
 //! One API server for many nodes, one after the other: it runs in a namespace of its own,
-//! and shows itself on the loopback of each node.
+//! and shows itself on the loopback of each node. Tests in processes of their own can share it, too.
 
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use kube::{Client, Config, Error};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    ControlPlane, Options, READERS_KUBECONFIG, block_on, client,
+    ControlPlane, KUBECONFIG, Options, Ports, READERS_KUBECONFIG, block_on, client,
     content::{Content, create},
     marker::Versions,
     pki::READER,
@@ -19,13 +20,25 @@ use super::{
 };
 use crate::netns::Namespace;
 
+/// Tells a test of a control plane that runs already, as [`Place`] in JSON.
+const PLACE: &str = "SHUNT_CONTROL_PLANE";
+
 /// A control plane, and the objects that were written to it.
 #[derive(Debug)]
 pub struct SharedControlPlane {
-    // Processes go before the namespace they live in.
-    control_plane: Mutex<ControlPlane>,
+    // Processes go before the namespace they live in. None, where another process has started them.
+    control_plane: Option<Mutex<ControlPlane>>,
+    place: Place,
     namespace: Arc<Namespace>,
     content: Mutex<Content>,
+}
+
+/// Where another process finds a control plane.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Place {
+    namespace: String,
+    directory: PathBuf,
+    ports: Ports,
 }
 
 impl SharedControlPlane {
@@ -45,31 +58,57 @@ impl SharedControlPlane {
             }
             Ok(())
         })?;
+        let place = Place {
+            namespace: namespace.name().to_owned(),
+            directory: control_plane.directory.clone(),
+            ports: control_plane.ports,
+        };
+        Self::at(place, namespace, Some(control_plane))
+    }
+
+    /// The one that runs already by the environment, for this process alone as long as it lives; else
+    /// starts one.
+    pub fn find_or_start() -> Result<Self> {
+        let Some(place) = std::env::var_os(PLACE) else { return Self::start() };
+        let place: Place = serde_json::from_slice(place.as_encoded_bytes()).context(PLACE)?;
+        let namespace = Namespace::of_another(&place.namespace);
+        Self::at(place, namespace, None)
+    }
+
+    fn at(place: Place, namespace: Namespace, control_plane: Option<ControlPlane>) -> Result<Self> {
+        let content = Content::kept_in(&place.directory)?;
         Ok(Self {
-            control_plane: Mutex::new(control_plane),
+            control_plane: control_plane.map(Mutex::new),
+            place,
             namespace: Arc::new(namespace),
-            content: Mutex::default(),
+            content: Mutex::new(content),
         })
     }
 
+    /// Where other processes find it.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Ends the API server at once, as a crash would.
-    pub fn stop_api_server(&self) {
-        self.control_plane().stop_api_server();
+    pub fn stop_api_server(&self) -> Result<()> {
+        self.own()?.stop_api_server();
+        Ok(())
     }
 
     /// Starts it again with the objects that it had, and waits until it is ready.
     pub fn start_api_server(&self) -> Result<()> {
-        self.control_plane().start_api_server(&self.namespace)
+        self.own()?.start_api_server(&self.namespace)
     }
 
     /// Ends it and writes what it holds to `directory`, from which another can be started.
     pub fn keep_data(&self, directory: &Path) -> Result<()> {
-        self.control_plane().keep_data(directory)
+        self.own()?.keep_data(directory)
     }
 
     /// Runs `work` with a client, on a thread inside the namespace.
     pub fn with_client<T: Send>(&self, work: impl AsyncFnOnce(Client) -> Result<T> + Send) -> Result<T> {
-        let kubeconfig = self.control_plane().kubeconfig();
+        let kubeconfig = self.place.directory.join(KUBECONFIG);
         self.namespace.run(|| block_on(async { work(client(&kubeconfig).await?).await }))
     }
 
@@ -78,20 +117,20 @@ impl SharedControlPlane {
         &self,
         work: impl AsyncFnOnce(Client, Client) -> Result<T> + Send,
     ) -> Result<T> {
-        let etcd = format!("http://127.0.0.1:{}", self.control_plane().ports.etcd).parse()?;
+        let etcd = format!("http://127.0.0.1:{}", self.place.ports.etcd).parse()?;
         self.with_client(async |client| work(client, Client::try_from(Config::new(etcd))?).await)
     }
 
-    fn control_plane(&self) -> MutexGuard<'_, ControlPlane> {
-        self.control_plane.lock().unwrap_or_else(PoisonError::into_inner)
+    fn own(&self) -> Result<MutexGuard<'_, ControlPlane>> {
+        let own = self.control_plane.as_ref().context("another process runs this control plane")?;
+        Ok(own.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes `objects` all there is, apart from what the API server makes itself. An object
     /// that may not be changed as wanted is made anew.
     pub fn write(&self, objects: &[Value]) -> Result<()> {
         let content = &mut *self.content();
-        self.control_plane()
-            .with_client(&self.namespace, async |client| content.write(&client, objects).await)
+        self.with_client(async |client| content.write(&client, objects).await)
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
@@ -102,15 +141,10 @@ impl SharedControlPlane {
     /// from its start on, and cannot be without; so where a node is to see none, it has no
     /// right to, as under a role from the time before them.
     pub fn show_in(self: &Arc<Self>, node: &Namespace, service_cidrs: bool) -> Result<Shown> {
-        let control_plane = self.control_plane();
-        let address = ([127, 0, 0, 1], control_plane.ports.api_server).into();
+        let address = ([127, 0, 0, 1], self.place.ports.api_server).into();
         let relay = Relay::start(node, Arc::clone(&self.namespace), address)?;
-        let kubeconfig = if service_cidrs {
-            control_plane.kubeconfig()
-        } else {
-            control_plane.directory.join(READERS_KUBECONFIG)
-        };
-        drop(control_plane);
+        let kubeconfig = if service_cidrs { KUBECONFIG } else { READERS_KUBECONFIG };
+        let kubeconfig = self.place.directory.join(kubeconfig);
         Ok(Shown { kubeconfig, control_plane: Arc::clone(self), _relay: relay })
     }
 }

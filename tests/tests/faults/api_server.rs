@@ -29,7 +29,7 @@ fn an_outage_of_the_api_server_is_not_noticed_even_by_a_restarting_agent() -> Re
     cluster.start(&objects)?;
     soon_answer(&cluster, Pod(VICTIM, 1), "10.96.0.10:90", &["pod1-1", "pod2-1"])?;
     let mut load = Load::start(&cluster, &paths()?)?;
-    api.stop_api_server();
+    api.stop_api_server()?;
     load.checkpoint("the API server is gone")?;
     let node = &mut cluster.nodes[VICTIM];
     node.agent.kill(Signal::SIGKILL)?;
