@@ -15,6 +15,7 @@ pub mod demo;
 pub mod documents;
 pub mod hang;
 pub mod kube_proxy;
+pub mod late;
 mod lines;
 pub mod load;
 pub mod manifests;
