@@ -5,6 +5,7 @@
 //! panics, and when the process is told to stop (see [`cleanup`]).
 
 pub mod agent;
+mod announce;
 pub mod bench;
 pub mod cgroup;
 pub mod cleanup;
@@ -18,6 +19,7 @@ pub mod kube_proxy;
 pub mod late;
 mod lines;
 pub mod load;
+pub mod lossless;
 pub mod manifests;
 pub mod mounts;
 pub mod mutate;

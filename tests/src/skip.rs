@@ -1,12 +1,9 @@
 //! Tests that this machine cannot run.
 
-use std::{io::Write as _, thread};
+use crate::announce::announce;
 
 /// Says that the test of this thread was not run, and why, in a line that `cargo xtask test`
-/// counts. It goes past libtest, which keeps to itself what tests print that pass.
+/// counts.
 pub fn skipped(reason: &str) {
-    let thread = thread::current();
-    let name = thread.name().unwrap_or("a test");
-    // Nobody is there to read it if it cannot be written.
-    let _ = writeln!(std::io::stderr(), "\nskipped test {name}: {reason}");
+    announce("skipped", format_args!(": {reason}"));
 }

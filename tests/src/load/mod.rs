@@ -27,6 +27,8 @@ pub use report::{Line, Report};
 
 use crate::{
     cgroup::Cgroup,
+    late,
+    lossless::counts_losses,
     netns::Namespace,
     probe::{Proto, Traffic, Worker},
     topology::cluster::{Cluster, Origin},
@@ -36,7 +38,6 @@ use std::{
     fs,
     net::SocketAddr,
     path::PathBuf,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -120,6 +121,7 @@ impl Load {
 
     /// Starts traffic on any topology, and waits until all of it flows.
     pub fn start_clients(clients: &[Client<'_>]) -> Result<Self> {
+        counts_losses();
         let mut load = Self {
             workers: Vec::new(),
             flows: Vec::new(),
@@ -174,38 +176,30 @@ impl Load {
     }
 
     /// Waits until every flow has made `successes` attempts that began and ended well from now
-    /// on; says which has not.
+    /// on; says which has not. It is only late if none of its attempts failed.
     pub fn settle(&self, successes: u64) -> Result<()> {
         let before = self.counts()?;
-        let deadline = Instant::now() + SETTLED;
-        loop {
+        late::until(SETTLED, || {
             let now = self.counts()?;
             // One may have begun before.
             let wanted = successes + 1;
-            let late = before.iter().zip(&now).position(|(before, now)| now.ok < before.ok + wanted);
-            let Some(late) = late else { return Ok(()) };
-            let (flow, counts) = (&self.flows[late], now[late].since(&before[late]));
-            ensure!(
-                Instant::now() < deadline,
-                "{} {}: {counts} in {SETTLED:?}: {:?}",
-                flow.name,
-                flow.kind,
-                counts.told
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+            let behind = before.iter().zip(&now).position(|(before, now)| now.ok < before.ok + wanted);
+            let Some(behind) = behind else { return Ok(()) };
+            let (flow, counts) = (&self.flows[behind], now[behind].since(&before[behind]));
+            let text = format!("{} {}: {counts} in {SETTLED:?}: {:?}", flow.name, flow.kind, counts.told);
+            ensure!(counts.is_lossless(), text);
+            bail!(late!("{text}"))
+        })
     }
 
     /// Waits until what was counted of every flow is as wanted; `what` says how that is.
     pub fn wait_until(&self, what: &str, is_wanted: impl Fn(Kind, &Counts) -> bool) -> Result<()> {
-        let deadline = Instant::now() + SETTLED;
-        loop {
+        late::poll(SETTLED, || {
             let counts = self.counts()?;
             let others = self.flows.iter().zip(&counts).find(|(flow, counts)| !is_wanted(flow.kind, counts));
             let Some((flow, counts)) = others else { return Ok(()) };
-            ensure!(Instant::now() < deadline, "{what}: not {} {}: {counts}", flow.name, flow.kind);
-            thread::sleep(Duration::from_millis(20));
-        }
+            bail!(late!("{what}: not {} {}: {counts} in {SETTLED:?}", flow.name, flow.kind))
+        })
     }
 
     /// Ends the traffic, after the answers that are still on their way. The last window is what
