@@ -8,7 +8,7 @@ use crate::{
     netns::Namespace,
     process::{Process, Spawn},
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::{
     env,
@@ -115,6 +115,13 @@ impl KubeProxy {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    /// An error if it has ended.
+    pub fn ensure_alive(&self) -> Result<()> {
+        let ended = self.process.child().try_wait()?;
+        ensure!(ended.is_none(), "kube-proxy ended with {ended:?}");
+        Ok(())
     }
 
     /// The last lines of its log.

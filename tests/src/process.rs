@@ -3,6 +3,7 @@
 use crate::{
     cgroup::Cgroup,
     cleanup::{self, Guard},
+    late,
     netns::Namespace,
 };
 use anyhow::{Context, Result};
@@ -18,8 +19,7 @@ use std::{
     path::PathBuf,
     process::{Child, Command, ExitStatus},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Where a command is to run.
@@ -93,14 +93,10 @@ impl Process {
 
     /// Waits until it has ended by itself.
     pub fn wait(&self, limit: Duration) -> Result<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.child().try_wait()? {
-                return Ok(status);
-            }
-            anyhow::ensure!(Instant::now() < deadline, "process {} still runs after {limit:?}", self.id());
-            thread::sleep(Duration::from_millis(2));
-        }
+        late::poll(limit, || {
+            let status = self.child().try_wait()?;
+            status.with_context(|| late!("process {} still runs after {limit:?}", self.id()))
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! When a namespace has gone quiet, and what it counts: nothing that earlier connections still owe
 //! each other may be taken for an answer to the next.
 
-use crate::netns::Namespace;
+use crate::{late, netns::Namespace};
 use anyhow::{Context, Result, bail};
 use std::{
     fs, thread,
@@ -30,7 +30,8 @@ pub fn quiesce(namespaces: &[&Namespace]) -> Result<()> {
     let (mut last, mut since) = (observe()?, Instant::now());
     while last.0 != 0 || since.elapsed() < DELAYED_ACK {
         if Instant::now() > deadline {
-            bail!("connections do not end: {} sockets, {} segments", last.0, last.1);
+            let (sockets, segments) = last;
+            bail!(late!("connections do not end in {DEADLINE:?}: {sockets} sockets, {segments} segments"));
         }
         thread::sleep(Duration::from_millis(20));
         let now = observe()?;

@@ -97,6 +97,11 @@ impl Log {
         }
     }
 
+    /// Whether no more lines can come, for the process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state().ended
+    }
+
     /// All lines so far.
     pub(super) fn lines(&self) -> Vec<Line> {
         self.state().lines.clone()

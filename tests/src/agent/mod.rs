@@ -2,6 +2,7 @@
 //! API server, and waited for.
 
 mod log;
+mod wait;
 
 pub use log::Line;
 
@@ -15,7 +16,7 @@ use crate::{
     netns::Namespace,
     process::{Process, Spawn, binary},
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use log::Log;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -207,46 +208,6 @@ impl Agent {
         self.process = Some(process);
         self.written = 1;
         Ok(())
-    }
-
-    /// Waits until the kernel holds what was last written.
-    pub fn wait_in_sync(&self) -> Result<()> {
-        if let Some(api_server) = &self.api_server {
-            return self.wait_for_versions(&api_server.written(&self.name));
-        }
-        let wanted = self.written;
-        self.wait_for(&format!("sync with revision {wanted}"), |line| {
-            line.message() == "in sync" && line.field("revision").as_u64() >= Some(wanted)
-        })
-    }
-
-    /// Whether the kernel holds what was last written to the manifests.
-    pub fn is_in_sync(&self) -> bool {
-        let wanted = self.written;
-        self.log.wait_for(Duration::ZERO, |line| {
-            line.message() == "in sync" && line.field("revision").as_u64() >= Some(wanted)
-        })
-    }
-
-    fn wait_for_versions(&self, wanted: &Versions) -> Result<()> {
-        self.wait_for(&format!("sync with {wanted}"), |line| {
-            let versions = line.field("resource_versions").as_str().unwrap_or_default();
-            line.message() == "in sync" && wanted.are_reached(versions)
-        })
-    }
-
-    /// Waits for a line of the log, which may be there already.
-    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Line) -> bool) -> Result<()> {
-        if self.log.wait_for(LIMIT, wanted) {
-            return Ok(());
-        }
-        bail!("the agent of {} has not logged {what}; its last words:\n{}", self.name, self.log.tail())
-    }
-
-    /// The first line of this message, if it comes within this time.
-    pub fn line_within(&self, limit: Duration, message: &str) -> Option<Line> {
-        let is_it = |line: &Line| line.message() == message;
-        self.log.wait_for(limit, is_it).then(|| self.log.lines().into_iter().find(is_it))?
     }
 
     /// Stops it as a supervisor would, and waits until it has ended.

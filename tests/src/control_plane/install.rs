@@ -1,14 +1,9 @@
 //! What an administrator does with manifests: apply them, and run somebody as their service
 //! account.
 
-use std::{
-    fs,
-    path::PathBuf,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::{authentication::v1::TokenRequest, core::v1::ServiceAccount};
 use kube::{
     Api, Error,
@@ -17,7 +12,7 @@ use kube::{
 use serde_json::Value;
 
 use super::{ControlPlane, content, kubeconfig};
-use crate::netns::Namespace;
+use crate::{late, netns::Namespace};
 
 /// A kind or a namespace that was just made is there only after a moment.
 const THERE: Duration = Duration::from_secs(30);
@@ -26,16 +21,13 @@ impl ControlPlane {
     /// Applies the objects in their order, with fields that nobody knows taken for errors.
     /// A dry run goes as far as everything but the storage.
     pub fn apply(&self, namespace: &Namespace, objects: &[Value], dry_run: bool) -> Result<()> {
-        for object in objects {
-            let deadline = Instant::now() + THERE;
-            while let Err(error) = self.apply_one(namespace, object, dry_run) {
-                if !is_absent(&error) || Instant::now() > deadline {
-                    return Err(error.context(format!("apply {}", content::describe(object))));
-                }
-                thread::sleep(Duration::from_millis(100));
-            }
-        }
-        Ok(())
+        objects.iter().try_for_each(|object| {
+            let apply = || match self.apply_one(namespace, object, dry_run) {
+                Err(error) if is_absent(&error) => bail!(late!("{error:#}, and not in {THERE:?}")),
+                result => result,
+            };
+            late::poll(THERE, apply).with_context(|| format!("apply {}", content::describe(object)))
+        })
     }
 
     fn apply_one(&self, namespace: &Namespace, object: &Value, dry_run: bool) -> Result<()> {

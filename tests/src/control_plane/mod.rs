@@ -16,8 +16,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -29,12 +28,16 @@ pub use shared::{Place, SharedControlPlane, Shown};
 
 use crate::{
     cleanup::{self, Guard},
+    late,
     netns::Namespace,
     process::{Process, Spawn as _},
 };
 
 /// Long enough for a cold start on a busy machine.
 const READY: Duration = Duration::from_secs(90);
+
+/// For one question whether it is ready.
+const REQUEST: Duration = Duration::from_secs(10);
 
 /// How many lines of a log an error quotes.
 const QUOTED: usize = 10;
@@ -144,21 +147,18 @@ impl ControlPlane {
         command.args(self.api_server_arguments()).current_dir(&self.directory).netns(namespace)?;
         log_to(&mut command, &self.log("kube-apiserver"))?;
         let process = self.api_server.insert(command.spawn_owned()?);
-        let deadline = Instant::now() + READY;
         let kubeconfig = self.directory.join(KUBECONFIG);
         let log = self.directory.join("kube-apiserver.log");
-        loop {
+        late::poll(READY, || {
             if let Some(status) = process.child().try_wait()? {
                 bail!("kube-apiserver ended with {status}:\n{}", last_lines(&log));
             }
-            match namespace.run(|| block_on(is_ready(&kubeconfig))) {
-                Ok(()) => return Ok(()),
-                Err(error) if Instant::now() > deadline => {
-                    return Err(error.context(format!("kube-apiserver is not ready:\n{}", last_lines(&log))));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(100)),
-            }
-        }
+            let ready = namespace.run(|| block_on(is_ready(&kubeconfig)));
+            ready.map_err(|error| {
+                let (why, said) = (late::unmarked(&error), last_lines(&log));
+                late!("kube-apiserver is not ready in {READY:?}: {why}:\n{said}").into()
+            })
+        })
     }
 
     /// Runs `work` with a client, on a thread inside the namespace.
@@ -271,7 +271,7 @@ async fn client(kubeconfig: &Path) -> Result<Client> {
 async fn is_ready(kubeconfig: &Path) -> Result<()> {
     let client = client(kubeconfig).await?;
     let request = client.request_text(http::Request::get("/readyz").body(Vec::new())?);
-    let answer = tokio::time::timeout(Duration::from_secs(5), request).await??;
+    let answer = tokio::time::timeout(REQUEST, request).await??;
     ensure!(answer == "ok", "readyz: {answer}");
     Ok(())
 }
