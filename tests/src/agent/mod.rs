@@ -10,7 +10,7 @@ use crate::{
     cgroup::Cgroup,
     cleanup::{self, Guard},
     confine::Confinement,
-    control_plane::{Shown, Versions},
+    control_plane::Shown,
     hang::Witness,
     mounts::BpfFs,
     netns::Namespace,

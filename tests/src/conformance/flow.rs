@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     agent::SocketLb,
-    netns,
-    probe::{Bulk, Dial, Exchange, Outcome, Proto, Worker},
+    late, netns,
+    probe::{Bulk, Dial, Exchange, Outcome, PATIENCE_MS, Proto, Worker},
     silence,
 };
 use anyhow::{Context, Result};
@@ -18,21 +18,16 @@ use std::{
     fs::File,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// No answer for so long is no answer, where none is expected.
 const SILENCE: u64 = 400;
-/// Patience where an answer is expected.
-const PATIENCE: u64 = 10_000;
 /// Connections where one would do.
 const FEW: u32 = 3;
 /// Connections per target that a distribution is judged by, at least and at most: with the
 /// most, a fair choice is rejected once in a million times.
 const SHARE: (u32, u32) = (60, 300);
-/// How long a long-lived client may take to follow a change.
-const SOON: Duration = Duration::from_secs(60);
 
 /// What earlier flows of the case leave to later ones.
 #[derive(Debug, Default)]
@@ -55,15 +50,9 @@ pub(super) fn check(scene: &Scene, flow: &Flow, memory: &mut Memory) -> Result<(
         // The address may have sat behind another interface in an earlier flow.
         scene.stage.route_to_pod(&scene.pod_key(flow), flow.from)?;
     }
-    let deadline = Instant::now() + SOON;
-    loop {
-        let judged = attempt(scene, flow, memory);
-        let may_take_a_while = flow.source_port.is_some() && Instant::now() < deadline;
-        if judged.is_ok() || !may_take_a_while {
-            return judged.with_context(|| describe(flow));
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+    // A long-lived client may follow a change later.
+    let limit = if flow.source_port.is_some() { late::SOON } else { Duration::ZERO };
+    late::until(limit, || attempt(scene, flow, memory)).with_context(|| describe(flow))
 }
 
 fn describe(flow: &Flow) -> String {
@@ -119,7 +108,7 @@ fn connections(scene: &Scene, flow: &Flow, memory: &Memory) -> Result<Observed> 
     let mut observed = Observed::default();
     let (worker, netns) = client(scene, flow)?;
     if let Some(id) = &flow.established {
-        let exchange = Exchange { keep: id.clone(), timeout_ms: PATIENCE, bulk: Bulk::default() };
+        let exchange = Exchange { keep: id.clone(), timeout_ms: PATIENCE_MS, bulk: Bulk::default() };
         observed.outcomes.push(worker.exchange(exchange)?);
         return Ok(observed);
     }
@@ -193,7 +182,7 @@ fn count(flow: &Flow) -> u32 {
 fn patience(expect: &Expect) -> u64 {
     most(expect, |expect| match expect {
         Expect::Verdict(decided) if decided.verdict == Fate::Drop => SILENCE,
-        _ => PATIENCE,
+        _ => PATIENCE_MS,
     })
 }
 

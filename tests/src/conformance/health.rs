@@ -1,32 +1,25 @@
-//! Asks the HTTP health ports of the node, until the answer is the promised one or a few
-//! seconds have passed.
+//! Asks the HTTP health ports of the node, until the answer is the promised one or it has had time
+//! enough to become it.
 
 use super::{case::Health, flow::primary, scene::Scene};
+use crate::late;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-const SOON: Duration = Duration::from_secs(5);
-const LIMIT: Duration = Duration::from_secs(2);
+/// For a connection and for an answer.
+const LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) fn check(scene: &Scene, health: &Health) -> Result<()> {
     let address = SocketAddr::new(health.address.map_or_else(|| primary(scene), Ok)?, health.port);
     let path = health.path.as_deref().unwrap_or("/");
-    let deadline = Instant::now() + SOON;
-    loop {
-        let answer = scene.stage.node.run(|| get(address, path));
-        let judged = answer.and_then(|answer| judge(health, answer.as_ref()));
-        if judged.is_ok() || Instant::now() > deadline {
-            return judged.with_context(|| format!("http://{address}{path}"));
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+    let attempt = || judge(health, scene.stage.node.run(|| get(address, path))?.as_ref());
+    late::soon(attempt).with_context(|| format!("http://{address}{path}"))
 }
 
 #[derive(Debug)]
@@ -41,12 +34,12 @@ struct Response {
 fn get(address: SocketAddr, path: &str) -> Result<Option<Response>> {
     let mut stream = match TcpStream::connect_timeout(&address, LIMIT) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        stream => stream?,
+        stream => stream.map_err(late::of_socket)?,
     };
     stream.set_read_timeout(Some(LIMIT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
-    stream.read_to_string(&mut text)?;
+    stream.read_to_string(&mut text).map_err(late::of_socket)?;
     parse(&text).map(Some)
 }
 
@@ -59,17 +52,20 @@ fn parse(text: &str) -> Result<Response> {
     Ok(Response { status: status.parse()?, headers: headers.collect(), body: body.to_owned() })
 }
 
+/// What is shown follows what the agent knows, so other values may only be late. Whether the port is
+/// open or closed is not a matter of time.
 fn judge(health: &Health, answer: Option<&Response>) -> Result<()> {
     let Some(answer) = answer else {
         ensure!(health.closed, "nothing listens");
         return Ok(());
     };
     ensure!(!health.closed, "something listens: {answer:?}");
-    ensure!(health.status.is_none_or(|status| status == answer.status), "status {}", answer.status);
+    let status = answer.status;
+    ensure!(health.status.is_none_or(|wanted| wanted == status), late!("status {status}"));
     for (name, value) in &health.headers {
         let got = answer.headers.get(&name.to_lowercase());
         let wanted = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-        ensure!(got == Some(&wanted), "header {name}: {got:?} instead of {wanted:?}");
+        ensure!(got == Some(&wanted), late!("header {name}: {got:?} instead of {wanted:?}"));
     }
     if health.local_endpoints.is_none() && health.body.is_empty() {
         return Ok(());
@@ -80,7 +76,7 @@ fn judge(health: &Health, answer: Option<&Response>) -> Result<()> {
     let Some(document) = document else { bail!("the body is no JSON object: {:?}", answer.body) };
     let body: Value = serde_json::from_str(document)?;
     let local = health.local_endpoints.map(Value::from);
-    ensure!(local.is_none_or(|local| body["localEndpoints"] == local), "localEndpoints in {body}");
+    ensure!(local.is_none_or(|local| body["localEndpoints"] == local), late!("localEndpoints in {body}"));
     includes(&body, &Value::Object(health.body.clone()))
 }
 
@@ -89,7 +85,7 @@ fn includes(body: &Value, wanted: &Value) -> Result<()> {
     match wanted.as_object() {
         Some(fields) => fields.iter().try_for_each(|(name, value)| includes(&body[name], value)),
         None => {
-            ensure!(body == wanted, "{body} instead of {wanted}");
+            ensure!(body == wanted, late!("{body} instead of {wanted}"));
             Ok(())
         }
     }

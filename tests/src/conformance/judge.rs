@@ -1,8 +1,11 @@
 //! Compares what happened with what a case promises. The first difference is told.
 
 use super::case::{Backends, Expect, Fate, Flow, Snat, Via};
-use crate::probe::{Answer, Arrival, Outcome};
-use anyhow::{Result, bail, ensure};
+use crate::{
+    late,
+    probe::{Answer, Arrival, Outcome},
+};
+use anyhow::{Result, anyhow, bail, ensure};
 use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, SocketAddr},
@@ -40,9 +43,13 @@ pub(super) fn judge(flow: &Flow, expect: &Expect, observed: &Observed, facts: &F
     match expect {
         Expect::OneOf(alternatives) => {
             let judged = alternatives.one_of.iter().map(|one| judge(flow, one, observed, facts));
-            let errors: Vec<_> = judged.filter_map(Result::err).map(|error| error.to_string()).collect();
-            ensure!(errors.len() < alternatives.one_of.len(), "no alternative holds: {}", errors.join("; "));
-            Ok(())
+            let errors: Vec<_> = judged.filter_map(Result::err).collect();
+            if errors.len() < alternatives.one_of.len() {
+                return Ok(());
+            }
+            let why = errors.iter().map(late::unmarked).collect::<Vec<_>>().join("; ");
+            ensure!(errors.iter().all(late::is_late), "no alternative holds: {why}");
+            bail!(late!("no alternative holds yet: {why}"))
         }
         Expect::Verdict(decided) => match decided.verdict {
             Fate::Pass => passed(flow, observed, facts),
@@ -53,12 +60,26 @@ pub(super) fn judge(flow: &Flow, expect: &Expect, observed: &Observed, facts: &F
     }
 }
 
+/// The answers that came. Attempts without any are for [`all_came`] to judge.
 fn answers(observed: &Observed) -> Result<Vec<&Answer>> {
-    let answers = observed.outcomes.iter().map(|outcome| match outcome {
-        Outcome::Answered(answer) => Ok(answer),
-        other => bail!("{other}{}", arrived(observed)),
+    let answers = observed.outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Answered(answer) => Some(Ok(answer)),
+        Outcome::TimedOut => None,
+        other => Some(Err(anyhow!("{other}{}", arrived(observed)))),
     });
     answers.collect()
+}
+
+/// Where all answers that came are right, one that did not is only late, unless its request is
+/// known to have gone elsewhere or the connection was open before.
+fn all_came(flow: &Flow, observed: &Observed, targets: &[SocketAddr]) -> Result<()> {
+    if !observed.outcomes.contains(&Outcome::TimedOut) {
+        return Ok(());
+    }
+    let text = format!("no answer{}", arrived(observed));
+    let went_well = observed.arrivals.iter().all(|arrival| targets.contains(&arrival.local));
+    ensure!(went_well && flow.established.is_none(), text);
+    bail!(late!("{text}"))
 }
 
 fn arrived(observed: &Observed) -> String {
@@ -75,7 +96,7 @@ fn passed(flow: &Flow, observed: &Observed, facts: &Facts) -> Result<()> {
         };
         ensure!(source_is_kept, "the source was rewritten: {answer}");
     }
-    Ok(())
+    all_came(flow, observed, &[flow.to])
 }
 
 fn rejected(observed: &Observed) -> Result<()> {
@@ -89,7 +110,7 @@ fn rejected(observed: &Observed) -> Result<()> {
 
 fn dropped(observed: &Observed) -> Result<()> {
     for outcome in &observed.outcomes {
-        ensure!(*outcome == Outcome::TimedOut, "not dropped: {outcome}");
+        ensure!(matches!(outcome, Outcome::TimedOut | Outcome::Dropped), "not dropped: {outcome}");
     }
     ensure!(observed.arrivals.is_empty(), "no answer{}", arrived(observed));
     ensure!(observed.openings == 0, "no answer, but {} SYNs arrived somewhere", observed.openings);
@@ -117,7 +138,8 @@ fn delivered(flow: &Flow, expect: &Backends, observed: &Observed, facts: &Facts)
         let moved = counts.keys().find(|target| Some(*target) != before);
         ensure!(moved.is_none(), "{moved:?} is not the target of flow {id}, {before:?}");
     }
-    ensure!(!expect.sticky || counts.len() == 1, "not sticky: {counts:?}");
+    ensure!(!expect.sticky || counts.len() <= 1, "not sticky: {counts:?}");
+    all_came(flow, observed, &expect.backends)?;
     ensure!(!expect.spread || counts.len() > 1, "not spread: {counts:?}");
     if wants_every_target(flow, expect) {
         let missed = expect.backends.iter().find(|target| !counts.contains_key(*target));
@@ -215,6 +237,33 @@ mod tests {
     }
 
     #[test]
+    fn only_silence_that_nothing_contradicts_is_late() {
+        let both = json!({"backends": ["10.180.0.1:80", "10.180.2.1:80"], "snat": false});
+        let one = answer("10.180.0.1:80", "10.0.0.2:9");
+        let is_late = |expect: &Value, outcomes: Vec<Outcome>| {
+            late::is_late(&check("pod", expect.clone(), outcomes).expect_err("an attempt has failed"))
+        };
+        assert!(is_late(&both, vec![one.clone(), Outcome::TimedOut]));
+        let elsewhere = answer("10.180.3.1:80", "10.0.0.2:9");
+        for contradiction in [elsewhere, Outcome::Refused, Outcome::Dropped, Outcome::Failed("reset".into())]
+        {
+            assert!(!is_late(&both, vec![Outcome::TimedOut, contradiction.clone()]), "{contradiction}");
+        }
+        assert!(!is_late(&both, vec![one.clone()]), "a target that was never reached");
+        let reject = json!({"verdict": "reject"});
+        assert!(!is_late(&reject, vec![Outcome::TimedOut]), "it was dropped");
+        let sticky = json!({"backends": ["10.180.0.1:80", "10.180.2.1:80"], "snat": false, "sticky": true});
+        assert!(is_late(&sticky, vec![Outcome::TimedOut]));
+        let other = answer("10.180.2.1:80", "10.0.0.2:9");
+        assert!(!is_late(&sticky, vec![one, other, Outcome::TimedOut]));
+        let pass = json!({"verdict": "pass"});
+        assert!(is_late(&json!({"oneOf": [both, pass]}), vec![Outcome::TimedOut]));
+        let mixed = json!({"oneOf": [both, reject]});
+        let error = check("pod", mixed, vec![Outcome::TimedOut]).expect_err("an attempt has failed");
+        assert!(!format!("{error:#}").contains("late: "), "{error:#}");
+    }
+
+    #[test]
     fn masquerade_only_on_hairpin() {
         let expect = json!({"backends": ["10.0.0.2:80", "10.180.2.1:80"], "snat": "hairpin-only"});
         let own = answer("10.0.0.2:80", "192.168.0.2:9");
@@ -231,7 +280,7 @@ mod tests {
         assert!(check("pod", verdict("pass"), vec![answer("10.180.0.1:80", "10.0.0.2:9")]).is_err());
         assert!(check("pod", verdict("reject"), vec![Outcome::Refused]).is_ok());
         assert!(check("pod", verdict("reject"), vec![Outcome::TimedOut]).is_err());
-        assert!(check("pod", verdict("drop"), vec![Outcome::TimedOut]).is_ok());
+        assert!(check("pod", verdict("drop"), vec![Outcome::TimedOut, Outcome::Dropped]).is_ok());
         let one_of = json!({"oneOf": [verdict("drop"), verdict("reject")]});
         assert!(check("pod", one_of.clone(), vec![Outcome::Refused]).is_ok());
         assert!(check("pod", one_of, vec![Outcome::Refused, Outcome::TimedOut]).is_err());

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub enum Verdict {
     /// Everything is as promised.
     Passed,
-    /// The first difference.
+    /// The first difference, in one line with everything it happened in; see [`mod@crate::late`].
     Failed(String),
     /// Why it was not run.
     Skipped(&'static str),

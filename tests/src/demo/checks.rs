@@ -121,17 +121,26 @@ impl Check {
         let balanced = cluster.balanced()?;
         let (host, _) = cluster.host(self.from);
         let own = if to.is_ipv4() { IpAddr::V4(host.v4) } else { IpAddr::V6(host.v6) };
-        let wanted_count = if self.balanced == Balanced::All { outcomes.len() } else { 0 };
+        let through_balancer = |count| if self.balanced == Balanced::All { count } else { 0 };
         let fits = |outcome: &Outcome| match (&self.expected, outcome) {
             (Expected::Refused, Outcome::Refused) => true,
-            (Expected::Pods(_, source), Outcome::Answered(answer)) => {
-                answer.peer == to && source_fits(cluster, *source, own, answer)
+            (Expected::Pods(pods, source), Outcome::Answered(answer)) => {
+                let is_wanted = pods.contains(&answer.server.as_str());
+                is_wanted && answer.peer == to && source_fits(cluster, *source, own, answer)
             }
             _ => false,
         };
-        let holds = outcomes.iter().all(fits) && self.all_answered(&outcomes) && balanced == wanted_count;
+        let is_missing =
+            |outcome: &Outcome| *outcome == Outcome::TimedOut && matches!(self.expected, Expected::Pods(..));
+        let came = outcomes.iter().filter(|outcome| !is_missing(outcome)).count();
+        let all = outcomes.len();
         Ok(Row {
-            holds,
+            holds: outcomes.iter().all(fits)
+                && self.all_answered(&outcomes)
+                && balanced == through_balancer(all),
+            late: came < all
+                && outcomes.iter().all(|outcome| fits(outcome) || is_missing(outcome))
+                && (through_balancer(came)..=through_balancer(all)).contains(&balanced),
             shows: self.shows.into(),
             tried: format!("{} → {} {}", host.name, self.to, self.proto),
             expected: self.describe_expected(),

@@ -5,6 +5,8 @@
 pub struct Row {
     /// Whether it went as expected.
     pub holds: bool,
+    /// Whether all that is missing is answers that did not come in time.
+    pub late: bool,
     /// What it shows.
     pub shows: String,
     /// From where to where.

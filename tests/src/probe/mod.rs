@@ -17,7 +17,9 @@ mod tcp;
 mod udp;
 mod work;
 
-pub use protocol::{Answer, Arrival, Bulk, Dial, Exchange, Forward, Outcome, Proto, Serve, Traffic};
+pub use protocol::{
+    Answer, Arrival, Bulk, Dial, Exchange, Forward, Outcome, PATIENCE_MS, Proto, Serve, Traffic,
+};
 pub use work::work;
 
 use crate::{

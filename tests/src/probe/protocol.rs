@@ -1,15 +1,20 @@
 //! What is said between the harness and a probe process: one JSON document per line.
 
 use crate::{
+    late,
     load::{Counts, Kind},
     netns::Namespace,
 };
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
 };
+
+/// How long to wait where an answer is expected, on a busy machine.
+pub const PATIENCE_MS: u64 = 10_000;
 
 /// Protocols a probe speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -99,7 +104,7 @@ pub struct Dial {
     pub to: SocketAddr,
     /// How many, one after the other. It ends early when several in a row get no answer.
     pub count: u32,
-    /// How long to wait for each.
+    /// How long to wait for each; [`PATIENCE_MS`] unless silence is expected.
     pub timeout_ms: u64,
     /// Pause before each.
     pub gap_ms: u64,
@@ -117,7 +122,7 @@ impl Dial {
             source_port: None,
             to,
             count: 1,
-            timeout_ms: 3000,
+            timeout_ms: PATIENCE_MS,
             gap_ms: 0,
             keep: None,
         }
@@ -164,6 +169,8 @@ pub enum Outcome {
     Refused,
     /// No answer of any kind.
     TimedOut,
+    /// The client's own host has dropped the packet and said so. To everybody else it is silence.
+    Dropped,
     /// Another error.
     Failed(String),
 }
@@ -196,12 +203,25 @@ pub struct Arrival {
     pub saw: SocketAddr,
 }
 
+impl Outcome {
+    /// The answer, where one is expected to what `asked` says. That none has come is late; whatever
+    /// else came in its place is not.
+    pub fn answer(self, asked: impl fmt::Display) -> Result<Answer> {
+        match self {
+            Outcome::Answered(answer) => Ok(answer),
+            Outcome::TimedOut => bail!(late!("{asked}: no answer")),
+            other => bail!("{asked}: {other}"),
+        }
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Outcome::Answered(answer) => answer.fmt(f),
             Outcome::Refused => f.write_str("refused"),
             Outcome::TimedOut => f.write_str("no answer"),
+            Outcome::Dropped => f.write_str("dropped by its own host"),
             Outcome::Failed(reason) => f.write_str(reason),
         }
     }

@@ -89,7 +89,7 @@ pub(super) fn outcome_of(error: &io::Error, during: &str) -> Outcome {
         }
         Some(libc::ETIMEDOUT | libc::EAGAIN) => Outcome::TimedOut,
         // What a packet filter on the way out of the host makes of a dropped datagram.
-        Some(libc::EPERM) => Outcome::TimedOut,
+        Some(libc::EPERM) => Outcome::Dropped,
         _ if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => Outcome::TimedOut,
         _ => Outcome::Failed(format!("{during}: {error}")),
     }
