@@ -21,6 +21,7 @@ mod lines;
 pub mod load;
 pub mod lossless;
 pub mod manifests;
+pub mod metrics;
 pub mod mounts;
 pub mod mutate;
 pub mod netns;

@@ -1,10 +1,14 @@
 //! What the addresses of services do besides leading to backends.
 
 use crate::world::two_nodes;
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use std::process::Command;
 use tests::{
     agent::SocketLb,
+    late,
+    netns::Namespace,
     probe::{Proto, Serve},
+    process::Spawn,
     topology::cluster::{
         Cluster,
         Origin::{self, Node, Pod},
@@ -13,6 +17,19 @@ use tests::{
 
 const MODES: [SocketLb; 3] = [SocketLb::All, SocketLb::Host, SocketLb::Off];
 
+/// Sends one echo request. Status 1 says that no reply came; if an error did, that is printed.
+fn ping(netns: &Namespace, address: &str) -> Result<()> {
+    let mut command = Command::new("ping");
+    command.args(["-n", "-c", "1", "-W", "10", address]);
+    let output = command.netns(netns)?.output().context("start ping")?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let is_silent = output.status.code() == Some(1) && said.contains(" 0 received, 100% packet loss");
+    ensure!(!is_silent, late!("{address}: no answer: {said}"));
+    ensure!(output.status.success(), "{address}: {said}");
+    Ok(())
+}
+
 #[test]
 fn cluster_ips_answer_ping() -> Result<()> {
     for mode in MODES {
@@ -20,7 +37,7 @@ fn cluster_ips_answer_ping() -> Result<()> {
         for from in [Pod(0, 1), Node(0)] {
             for address in ["10.96.0.20", "fd00:96::20"] {
                 let netns = &cluster.host(from).0.netns;
-                netns.output("ping", &["-n", "-c", "1", "-W", "3", address])?;
+                ping(netns, address)?;
             }
         }
     }

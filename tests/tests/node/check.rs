@@ -12,6 +12,7 @@ use std::{
 };
 use tests::{
     agent::SocketLb,
+    late,
     process::{Spawn, binary},
     topology::cluster::Node,
 };
@@ -76,7 +77,8 @@ fn xdp_of_every_device_with_the_reason() -> Result<()> {
     let mut cluster = xdp::with_links_of_every_kind("native")?;
     let reported = |node: &Node| {
         let (ok, report) = check(node)?;
-        ensure!(ok && device(&report, "eth0")?["xdp"]["mode"] == "native", "{report}");
+        ensure!(ok, "{report}");
+        ensure!(device(&report, "eth0")?["xdp"]["mode"] == "native", late!("{report}"));
         Ok(report)
     };
     soon(|| reported(&cluster.nodes[0]).map(drop))?;

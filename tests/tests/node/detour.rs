@@ -17,7 +17,7 @@ use std::{
 use tests::{
     agent::{Agent, SocketLb},
     manifests,
-    probe::{Bulk, Dial, Outcome},
+    probe::{Bulk, Dial},
     topology::cluster::{Cluster, Host, Origin::Client},
 };
 
@@ -162,7 +162,7 @@ fn a_node_that_forgot_a_connection_finds_its_backend_again() -> Result<()> {
         let forgotten = forget(maps.v4())? + forget(maps.v6())?;
         ensure!(forgotten >= open.len(), "{forgotten} rows");
         for (open, before) in open.iter().zip(&before) {
-            let after = open.send(Bulk { up: 100_000, down: 1000 })?;
+            let after = open.outlives(Bulk { up: 100_000, down: 1000 })?;
             ensure!(after.server == before.server, "{after} after {before}");
         }
     }
@@ -177,10 +177,7 @@ fn every_node_leads_a_client_to_the_same_backend() -> Result<()> {
     let server = |to: &str, port: u16| -> Result<String> {
         let (host, worker) = cluster.host(Client);
         let dial = Dial { source_port: Some(port), ..Dial::new(&host.netns, LINE, to.parse()?) };
-        match worker.dial(&dial)?.remove(0) {
-            Outcome::Answered(answer) => Ok(answer.server),
-            other => anyhow::bail!("{to} from port {port}: {other}"),
-        }
+        Ok(worker.dial(&dial)?.remove(0).answer(format_args!("{to} from port {port}"))?.server)
     };
     for node in [
         ["192.168.50.11", "192.168.50.12", "192.168.50.13"],

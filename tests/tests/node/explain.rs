@@ -13,13 +13,16 @@ use std::{
 use tests::{
     agent::{Agent, SocketLb},
     manifests,
-    probe::{Answer, Dial, Outcome, Proto},
+    probe::{Answer, Dial, Outcome, PATIENCE_MS, Proto},
     silence,
     topology::cluster::{
         Cluster,
         Origin::{self, Client, Node, Pod},
     },
 };
+
+/// No answer for so long is no answer, where none is expected.
+const SILENCE_MS: u64 = 1500;
 
 /// Everything in the maps that a packet could change, a line each.
 fn state(cluster: &Cluster, node: usize) -> Result<BTreeSet<String>> {
@@ -68,7 +71,8 @@ fn without_agents(mut cluster: Cluster) -> Result<Cluster> {
     Ok(cluster)
 }
 
-fn outcome(cluster: &Cluster, from: Origin, to: &str) -> Result<Outcome> {
+/// What really happens, in so many milliseconds.
+fn outcome(cluster: &Cluster, from: Origin, to: &str, timeout_ms: u64) -> Result<Outcome> {
     let to: SocketAddr = to.parse()?;
     let proto = match to.port() {
         53 => Proto::Udp,
@@ -76,7 +80,7 @@ fn outcome(cluster: &Cluster, from: Origin, to: &str) -> Result<Outcome> {
         _ => LINE,
     };
     let (host, worker) = cluster.host(from);
-    Ok(worker.dial(&Dial { timeout_ms: 1500, ..Dial::new(&host.netns, proto, to) })?.remove(0))
+    Ok(worker.dial(&Dial { timeout_ms, ..Dial::new(&host.netns, proto, to) })?.remove(0))
 }
 
 fn address(cluster: &Cluster, from: Origin, to: &str) -> String {
@@ -93,9 +97,8 @@ fn foretells(cluster: &Cluster, node: usize, from: Origin, to: &str) -> Result<(
     };
     let told = explain(cluster, node, &[&client, to])?;
     ensure!(told["verdict"]["outcome"] == "delivered", "{from:?} → {to}: {told:#}");
-    let Outcome::Answered(answer) = outcome(cluster, from, to)? else {
-        anyhow::bail!("{from:?} → {to} has no answer, but: {told:#}")
-    };
+    let outcome = outcome(cluster, from, to, PATIENCE_MS)?;
+    let answer = outcome.answer(format_args!("{from:?} → {to}, of which is told {told:#}"))?;
     let candidates = told["candidates"].as_array().into_iter().flatten();
     let candidates: BTreeSet<SocketAddr> =
         candidates.filter_map(|candidate| candidate["address"].as_str()?.parse().ok()).collect();
@@ -123,7 +126,8 @@ fn foretells_refusal(
     let word = if *wanted == Outcome::Refused { "rejected" } else { "dropped" };
     ensure!(told["verdict"]["outcome"] == word && told["verdict"]["reason"] == reason, "{to}: {told:#}");
     let before = refusals(cluster, reason)?;
-    let found = outcome(cluster, from, to)?;
+    let limit = if *wanted == Outcome::TimedOut { SILENCE_MS } else { PATIENCE_MS };
+    let found = outcome(cluster, from, to, limit)?;
     ensure!(found == *wanted, "{from:?} → {to}: {found}, foretold was {word}");
     ensure!(refusals(cluster, reason)? > before, "{from:?} → {to}: not counted as {reason}");
     Ok(())
@@ -221,7 +225,7 @@ fn source_ranges_affinity_and_open_connections_are_explained() -> Result<()> {
             keep: Some(format!("{sport}")),
             ..Dial::new(&host.netns, LINE, "192.168.50.12:30090".parse()?)
         };
-        let Outcome::Answered(answer) = worker.dial(&dial)?.remove(0) else { anyhow::bail!("no answer") };
+        let answer = worker.dial(&dial)?.remove(0).answer(format_args!("from port {sport}"))?;
         let told =
             explain(&cluster, 1, &["192.168.50.100", "192.168.50.12:30090", "--sport", &sport.to_string()])?;
         assert_eq!(told["connection"]["backend"], answer.local.to_string(), "{told:#}");

@@ -5,12 +5,11 @@ mod peers;
 
 use crate::{
     dsr,
-    world::{lead_datagrams_to, soon, two_nodes, two_nodes_with_clsact},
+    world::{lead_datagrams_to, two_nodes, two_nodes_with_clsact},
     xdp,
 };
 use anyhow::{Context, Result};
 use peers::{Caller, Echo, PORT, fragment, fragments, send};
-use std::time::Duration;
 use tests::{
     agent::SocketLb,
     topology::cluster::{
@@ -44,8 +43,7 @@ fn large_datagrams(cluster: Cluster) -> Result<()> {
     for (from, to) in WAYS {
         // A fragment that does not fit inside another packet tells its sender the size that does: a
         // datagram is lost then, and those of all sockets get through afterwards.
-        let first = || Caller::waiting(Duration::from_secs(1), &cluster, from, to)?.exchange_whole(4_000);
-        soon(first).with_context(|| format!("{from:?} → {to}"))?;
+        Caller::new(&cluster, from, to)?.repeat_whole(4_000).with_context(|| format!("{from:?} → {to}"))?;
         let caller = Caller::new(&cluster, from, to)?;
         for len in [4_000, 20_000, 100, 60_000] {
             caller.exchange_whole(len).with_context(|| format!("{from:?} → {to}"))?;

@@ -13,7 +13,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tests::cgroup;
+use tests::{cgroup, late};
 
 /// What process `id` has made and not removed.
 fn remains(id: u32) -> Result<Vec<PathBuf>> {
@@ -37,15 +37,28 @@ fn demo() -> Result<Child> {
     command.arg("--keep").stdout(Stdio::null()).spawn().context("start the demo")
 }
 
+fn ensure_runs(demo: &mut Child) -> Result<()> {
+    let ended = demo.try_wait()?;
+    ensure!(ended.is_none(), "the demo ended with {ended:?}");
+    Ok(())
+}
+
+/// Waits until it has made so many things.
+fn makes(demo: &mut Child, count: usize) -> Result<()> {
+    soon(|| {
+        ensure_runs(demo)?;
+        let made = remains(demo.id())?.len();
+        ensure!(made >= count, late!("{made} of {count} things were made"));
+        Ok(())
+    })
+}
+
 #[test]
 fn an_interrupted_demo_removes_everything() -> Result<()> {
     // While the nodes are built, while agents start, while everything stands.
     for (wait, signal) in [(60, Signal::SIGINT), (900, Signal::SIGTERM), (4000, Signal::SIGINT)] {
         let mut demo = demo()?;
-        soon(|| {
-            ensure!(!remains(demo.id())?.is_empty(), "nothing was made");
-            Ok(())
-        })?;
+        makes(&mut demo, 1)?;
         thread::sleep(Duration::from_millis(wait));
         kill(Pid::from_raw(demo.id().cast_signed()), signal)?;
         let status = demo.wait()?;
@@ -58,16 +71,15 @@ fn an_interrupted_demo_removes_everything() -> Result<()> {
 #[test]
 fn what_a_killed_process_left_is_swept_by_the_next() -> Result<()> {
     let mut first = demo()?;
-    soon(|| {
-        ensure!(remains(first.id())?.len() > 10, "not much was made");
-        Ok(())
-    })?;
+    makes(&mut first, 11)?;
     first.kill()?;
     first.wait()?;
     ensure!(!remains(first.id())?.is_empty(), "a killed process cannot clean up");
     let mut second = demo()?;
     let swept = soon(|| {
-        ensure!(remains(first.id())?.is_empty(), "{:?}", remains(first.id())?);
+        ensure_runs(&mut second)?;
+        let left = remains(first.id())?;
+        ensure!(left.is_empty(), late!("not swept: {left:?}"));
         Ok(())
     });
     kill(Pid::from_raw(second.id().cast_signed()), Signal::SIGINT)?;

@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
     time::Duration,
 };
-use tests::topology::cluster::Node;
+use tests::{late, topology::cluster::Node};
 
 /// Where `/metrics` is.
 pub(crate) const METRICS: u16 = 10249;
@@ -52,7 +52,7 @@ pub(crate) fn ask(node: &Node, port: u16, line: &str, headers: &[&str], body: &s
         stream.set_read_timeout(Some(LIMIT))?;
         stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
+        stream.read_to_end(&mut answer).map_err(late::of_socket)?;
         Ok(answer)
     })?;
     parse(&answer)

@@ -22,6 +22,7 @@ use std::{
 };
 use tests::{
     agent::SocketLb,
+    late,
     probe::{Bulk, Outcome, Proto},
     topology::cluster::{
         Cluster,
@@ -103,7 +104,8 @@ fn told(socket: &Socket) -> Result<Told> {
         &mut parts,
         Some(&mut control),
         MsgFlags::MSG_ERRQUEUE,
-    )?;
+    );
+    let message = message.map_err(|error| late::of_socket(error.into()))?;
     let about = message.address.as_ref().and_then(|a| {
         let v4 = a.as_sockaddr_in().map(|a| SocketAddr::from((a.ip(), a.port())));
         v4.or_else(|| a.as_sockaddr_in6().map(|a| SocketAddr::from((a.ip(), a.port()))))
@@ -148,6 +150,7 @@ fn datagrams_are_refused(mut cluster: Cluster) -> Result<()> {
         let to = at(address, face.udp());
         soon(|| match cluster.dial(from, Proto::Udp, to, 1)?.remove(0) {
             Outcome::Refused => Ok(()),
+            Outcome::TimedOut => bail!(late!("{from:?} → {to}: not refused yet")),
             other => bail!("{from:?} → {to}: {other}"),
         })?;
         let told = provoke(&connect(&cluster, from, to)?, 10)?;
@@ -234,7 +237,8 @@ fn trace(cluster: &Cluster, from: Origin, to: SocketAddr, routers: u32) -> Resul
     }
     soon(|| {
         socket.send(b"hi")?;
-        ensure!(socket.recv(&mut [std::mem::MaybeUninit::uninit(); 2048])? > 0);
+        let received = socket.recv(&mut [std::mem::MaybeUninit::uninit(); 2048]);
+        ensure!(received.map_err(late::of_socket)? > 0);
         Ok(())
     })
 }

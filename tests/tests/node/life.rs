@@ -29,7 +29,7 @@ fn all_work(cluster: &Cluster) -> Result<()> {
 /// The workers keep the connections, so no borrow of the cluster is needed meanwhile.
 fn use_open_ones(cluster: &Cluster) -> Result<()> {
     let some = Bulk { up: 1000, down: 1000 };
-    WAYS.iter().try_for_each(|(from, to)| Open::again(cluster, *from, to).send(some).map(drop))
+    WAYS.iter().try_for_each(|(from, to)| Open::again(cluster, *from, to).outlives(some).map(drop))
 }
 
 fn survives(mut cluster: Cluster, end: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
@@ -41,9 +41,7 @@ fn survives(mut cluster: Cluster, end: impl FnOnce(&mut Cluster) -> Result<()>) 
     all_work(&cluster)?;
     let node = &mut cluster.nodes[1];
     node.agent.start(&node.host.netns)?;
-    node.agent.wait_for("a first sync that writes nothing", |line| {
-        line.message() == "in sync" && line.field("revision") == 1 && line.field("writes") == 0
-    })?;
+    node.agent.wait_adopted()?;
     use_open_ones(&cluster)?;
     all_work(&cluster)
 }

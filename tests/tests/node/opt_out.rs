@@ -14,7 +14,7 @@ use tests::{
     agent::SocketLb,
     cgroup::Cgroup,
     manifests,
-    probe::{Dial, Outcome, Proto, Worker},
+    probe::{Dial, Proto, Worker},
     process::Spawn,
     topology::cluster::{Cluster, Origin::Pod},
 };
@@ -56,10 +56,9 @@ fn way(cluster: &Cluster, worker: &Worker, proto: Proto, to: &str) -> Result<Way
     let to: SocketAddr = to.parse()?;
     // From the second pod of the first node, which is no backend.
     let netns = &cluster.nodes[0].pods[1].netns;
-    match worker.dial(&Dial::new(netns, proto, to))?.remove(0) {
-        Outcome::Answered(answer) => ensure!(answer.server == "pod1-1" && answer.peer == to, "{answer}"),
-        other => bail!("{proto} {to}: {other}"),
-    }
+    let outcome = worker.dial(&Dial::new(netns, proto, to))?.remove(0);
+    let answer = outcome.answer(format_args!("{proto} {to}"))?;
+    ensure!(answer.server == "pod1-1" && answer.peer == to, "{answer}");
     let after = rows(cluster)?;
     match (after.0 > before.0, after.1 > before.1) {
         (true, false) => Ok(Way::Socket),

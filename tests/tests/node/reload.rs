@@ -58,7 +58,7 @@ fn change(node: &Node, fields: Value, socket_lb: SocketLb) -> Result<()> {
 }
 
 fn goes_on(open: &Open<'_>) -> Result<()> {
-    open.send(Bulk { up: 1000, down: 1000 }).map(drop)
+    open.outlives(Bulk { up: 1000, down: 1000 }).map(drop)
 }
 
 /// Whether the server sees the client itself.

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use std::net::IpAddr;
 use tests::{
-    probe::{Answer, Dial, Outcome, Proto, Serve, Worker},
+    probe::{Dial, Outcome, PATIENCE_MS, Proto, Serve, Worker},
     topology::stage::{PodKey, Port, Stage},
 };
 
@@ -17,10 +17,8 @@ struct World {
 const POD: &str = "10.0.0.2";
 const OTHER: &str = "10.180.0.1";
 const PROTOS: [Proto; 4] = [Proto::Tcp, Proto::Udp, Proto::Sctp, Proto::Icmp];
-/// No answer for so many milliseconds is none, where what was sent is counted as dropped.
-const SILENCE: u64 = 300;
-/// Where an answer is expected.
-const PATIENCE: u64 = 10_000;
+/// No answer for so long is no answer, where what was sent is counted as dropped.
+const SILENCE_MS: u64 = 300;
 
 fn key(address: &str) -> PodKey {
     PodKey { address: address.parse().expect("an address"), port: Port::Bridge }
@@ -49,11 +47,8 @@ fn world() -> Result<World> {
 }
 
 impl World {
-    fn dial(&self, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
-        self.dial_within(PATIENCE, proto, from, to)
-    }
-
-    fn dial_within(&self, timeout_ms: u64, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
+    /// One attempt, for so many milliseconds.
+    fn dial(&self, proto: Proto, from: &str, to: &str, timeout_ms: u64) -> Result<Outcome> {
         let from: IpAddr = from.parse()?;
         let client = self.stage.pod(&PodKey { address: from, port: Port::Bridge }).ok();
         let worker = if client.is_some() { &self.inside } else { &self.outside };
@@ -72,17 +67,11 @@ impl World {
     }
 
     fn reaches(&self, server: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
-        match self.dial(proto, from, to)? {
-            Outcome::Answered(Answer { server: who, local, saw, peer, .. }) => {
-                assert_eq!(
-                    (who.as_str(), local, peer),
-                    (server, to.parse()?, to.parse()?),
-                    "{proto} {from} {to}"
-                );
-                assert_eq!(saw.ip(), from.parse::<IpAddr>()?, "{proto} {from} {to}");
-            }
-            other => panic!("{proto} {from} → {to}: {other}"),
-        }
+        let way = format!("{proto} {from} → {to}");
+        let answer = self.dial(proto, from, to, PATIENCE_MS)?.answer(&way)?;
+        let addresses = (answer.local, answer.peer);
+        assert_eq!((answer.server.as_str(), addresses), (server, (to.parse()?, to.parse()?)), "{way}");
+        assert_eq!(answer.saw.ip(), from.parse::<IpAddr>()?, "{way}");
         Ok(())
     }
 }
@@ -133,10 +122,11 @@ fn refusal_and_silence_are_told_apart() -> Result<()> {
     let dropped = || world.stage.node.output("nft", &["list", "counter", "inet", "t", "dropped"]);
     for proto in PROTOS {
         for from in [POD, "203.0.113.2"] {
-            assert_eq!(world.dial(proto, from, "198.51.100.10:80")?, Outcome::Refused, "{proto} {from}");
+            let refused = world.dial(proto, from, "198.51.100.10:80", PATIENCE_MS)?;
+            assert_eq!(refused, Outcome::Refused, "{proto} {from}");
             let before = dropped()?;
-            let outcome = world.dial_within(SILENCE, proto, from, "198.51.100.20:80")?;
-            assert_eq!(outcome, Outcome::TimedOut, "{proto} {from}");
+            let silent = world.dial(proto, from, "198.51.100.20:80", SILENCE_MS)?;
+            assert_eq!(silent, Outcome::TimedOut, "{proto} {from}");
             assert_ne!(dropped()?, before, "{proto} {from}: nothing was dropped");
         }
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::thread;
 use tests::{
     agent::SocketLb,
+    late,
     topology::cluster::{
         Cluster,
         Origin::{self, Client, Pod},
@@ -35,7 +36,7 @@ fn trace(
 }
 
 fn first(events: Vec<Value>) -> Result<Value> {
-    events.into_iter().next().context("the trace told nothing")
+    events.into_iter().next().with_context(|| late!("the trace told nothing"))
 }
 
 fn ask(cluster: &Cluster, from: Origin, to: &'static str) -> impl Fn() -> Result<()> + Sync {

@@ -1,15 +1,12 @@
 //! What the tests of this tier have in common.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use serde_json::Value;
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+pub(crate) use tests::late::soon;
 use tests::{
     agent::{Agent, SocketLb},
     manifests,
-    probe::{Answer, Bulk, Dial, Exchange, Outcome, Proto},
+    probe::{Answer, Bulk, Dial, Exchange, Outcome, PATIENCE_MS, Proto},
     topology::cluster::{Cluster, Origin},
 };
 
@@ -35,13 +32,10 @@ pub(crate) fn configured(shunt: &Value) -> Result<Cluster> {
 
 /// The answer to one connection; no answer is an error.
 pub(crate) fn answer(cluster: &Cluster, from: Origin, proto: Proto, to: &str) -> Result<Answer> {
-    match cluster.dial(from, proto, to.parse()?, 1)?.remove(0) {
-        Outcome::Answered(answer) => {
-            assert_eq!(answer.peer, to.parse()?, "{answer}");
-            Ok(answer)
-        }
-        other => bail!("{from:?} → {to} {proto}: {other}"),
-    }
+    let outcome = cluster.dial(from, proto, to.parse()?, 1)?.remove(0);
+    let answer = outcome.answer(format_args!("{from:?} → {to} {proto}"))?;
+    assert_eq!(answer.peer, to.parse()?, "{answer}");
+    Ok(answer)
 }
 
 /// Whether a single try gets an answer: a refusal tells that it does not, and so does a silence
@@ -51,22 +45,6 @@ pub(crate) fn is_served(cluster: &Cluster, from: Origin, to: &str) -> Result<boo
     let (host, worker) = cluster.host(from);
     let dial = Dial { timeout_ms: 3000, ..Dial::new(&host.netns, LINE, to.parse()?) };
     Ok(matches!(worker.dial(&dial)?.remove(0), Outcome::Answered(_)))
-}
-
-/// Tries until it works.
-pub(crate) fn soon<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    soon_within(Duration::from_secs(60), attempt)
-}
-
-/// Tries for so long.
-pub(crate) fn soon_within<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + limit;
-    loop {
-        match attempt() {
-            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
-            result => return result,
-        }
-    }
 }
 
 /// A connection that stays open.
@@ -86,10 +64,8 @@ impl<'a> Open<'a> {
         let (host, worker) = cluster.host(from);
         let name = name(from, to, number);
         let dial = Dial { keep: Some(name.clone()), ..Dial::new(&host.netns, LINE, to.parse()?) };
-        match worker.dial(&dial)?.remove(0) {
-            Outcome::Answered(_) => Ok(Self { cluster, from, name }),
-            other => bail!("{name}: {other}"),
-        }
+        worker.dial(&dial)?.remove(0).answer(&name)?;
+        Ok(Self { cluster, from, name })
     }
 
     /// One that was opened before.
@@ -98,11 +74,20 @@ impl<'a> Open<'a> {
     }
 
     pub(crate) fn send(&self, bulk: Bulk) -> Result<Answer> {
+        self.exchange(bulk)?.answer(&self.name)
+    }
+
+    /// The same after something that the connection has to outlive: if no answer comes then, it is
+    /// broken, and not only late.
+    pub(crate) fn outlives(&self, bulk: Bulk) -> Result<Answer> {
+        let outcome = self.exchange(bulk)?;
+        ensure!(outcome != Outcome::TimedOut, "{}: the connection is silent", self.name);
+        outcome.answer(&self.name)
+    }
+
+    fn exchange(&self, bulk: Bulk) -> Result<Outcome> {
         let (_, worker) = self.cluster.host(self.from);
-        match worker.exchange(Exchange { keep: self.name.clone(), timeout_ms: 10_000, bulk })? {
-            Outcome::Answered(answer) => Ok(answer),
-            other => bail!("{}: {other}", self.name),
-        }
+        worker.exchange(Exchange { keep: self.name.clone(), timeout_ms: PATIENCE_MS, bulk })
     }
 }
 

@@ -6,10 +6,12 @@ use proxy_userspace::kernel::{PinnedMaps, Pins, XdpMode, XdpStatus};
 use serde_json::Value;
 use tests::{
     agent::{Agent, SocketLb},
+    late,
+    lossless::counts_losses,
     manifests,
     netns::Namespace,
     offload,
-    probe::{Bulk, Dial, Exchange, Outcome, Proto},
+    probe::{Bulk, Dial, Exchange, Outcome, PATIENCE_MS, Proto},
     skip::skipped,
     topology::cluster::{Cluster, Node, Origin::Client},
 };
@@ -44,14 +46,15 @@ fn status(node: &Node, interface: &str) -> Result<XdpStatus> {
     let ifindex = index(interface)?;
     let statuses = PinnedMaps::open(Pins::new(node.agent.pins()))?.xdp_statuses(|_| String::new())?;
     let found = statuses.into_iter().find(|status| status.ifindex == ifindex);
-    found.with_context(|| format!("nothing is told of {interface}"))
+    found.with_context(|| late!("nothing is told of {interface}"))
 }
 
 /// Waits until a device is as wanted, and returns why.
 fn wait_for(node: &Node, interface: &str, mode: XdpMode) -> Result<String> {
     soon(|| {
+        node.agent.ensure_alive()?;
         let status = status(node, interface)?;
-        ensure!(status.mode == mode, "{status:?}");
+        ensure!(status.mode == mode, late!("{status:?}"));
         Ok(status.reason)
     })
 }
@@ -105,7 +108,7 @@ fn a_connection_changes_between_driver_and_stack() -> Result<()> {
         let connection = Open::new(&cluster, Client, to)?;
         let sent_by_the_stack = || -> Result<u64> {
             let before = forwarded(node)?;
-            assert_eq!(connection.send(Bulk { up: 100_000, down: 100_000 })?.server, "pod1-1");
+            assert_eq!(connection.outlives(Bulk { up: 100_000, down: 100_000 })?.server, "pod1-1");
             Ok(forwarded(node)? - before)
         };
         sent_by_the_stack()?;
@@ -120,6 +123,7 @@ fn a_connection_changes_between_driver_and_stack() -> Result<()> {
 #[test]
 fn no_packet_is_lost_while_agents_come_and_go() -> Result<()> {
     let mut cluster = cluster("native")?;
+    counts_losses();
     for (proto, to) in THROUGH {
         let keep = Some(kept(proto, to));
         let dial = Dial { keep, ..Dial::new(&cluster.client.netns, proto, to.parse()?) };
@@ -145,7 +149,7 @@ fn exchanges_until_in_sync(cluster: &Cluster) -> Result<(usize, usize)> {
     let mut last = false;
     while !std::mem::replace(&mut last, cluster.nodes[1].agent.is_in_sync()) {
         for (proto, to) in THROUGH.repeat(20) {
-            let exchange = Exchange { keep: kept(proto, to), timeout_ms: 5_000, bulk: Bulk::default() };
+            let exchange = Exchange { keep: kept(proto, to), timeout_ms: PATIENCE_MS, bulk: Bulk::default() };
             let outcome = cluster.outside.exchange(exchange)?;
             sent += 1;
             lost += usize::from(!matches!(outcome, Outcome::Answered(_)));
@@ -230,7 +234,7 @@ fn links_of_every_kind_and_what_becomes_of_them() -> Result<()> {
     // It comes and goes.
     node.host.netns.ip("link delete xifb")?;
     soon(|| {
-        ensure!(status(node, "eth0").is_ok() && status(node, "xifb").is_err());
+        ensure!(status(node, "eth0").is_ok() && status(node, "xifb").is_err(), late!("xifb is still there"));
         Ok(())
     })
 }

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 use tests::{
+    late::{self, soon},
     netns::Namespace,
     topology::cluster::{Cluster, Host, Origin},
 };
@@ -24,6 +25,8 @@ pub(super) const PORT: u16 = 5355;
 const PART: usize = 1400;
 /// What has not come by then does not come.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Pause between copies of a datagram.
+const BETWEEN: Duration = Duration::from_secs(1);
 /// How often a server looks whether it is to end.
 const GLANCE: Duration = Duration::from_millis(100);
 
@@ -163,15 +166,10 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn new(cluster: &Cluster, from: Origin, to: &str) -> Result<Self> {
-        Self::waiting(PATIENCE, cluster, from, to)
-    }
-
-    /// One that waits so long for an answer.
-    pub(super) fn waiting(patience: Duration, cluster: &Cluster, from: Origin, to: &str) -> Result<Self> {
         let to: SocketAddr = to.parse()?;
         let host = cluster.host(from).0;
         let own: IpAddr = if to.is_ipv4() { host.v4.into() } else { host.v6.into() };
-        let socket = udp(&host.netns, SocketAddr::new(own, 0), patience)?;
+        let socket = udp(&host.netns, SocketAddr::new(own, 0), PATIENCE)?;
         Ok(Self { own: socket.local_addr()?, socket, raw: raw(&host.netns, own)?, to })
     }
 
@@ -198,10 +196,20 @@ impl Caller {
         self.expect(&payload)
     }
 
+    /// The same where the first datagrams may be lost: sends it every second until it comes back.
+    pub(super) fn repeat_whole(&self, len: usize) -> Result<()> {
+        let payload = Self::payload(len);
+        self.socket.set_read_timeout(Some(BETWEEN))?;
+        soon(|| {
+            self.socket.send_to(&payload, self.to)?;
+            self.expect(&payload)
+        })
+    }
+
     pub(super) fn expect(&self, payload: &[u8]) -> Result<()> {
         let mut buffer = vec![0; 1 << 16];
         let what = || format!("{} bytes from {} to {}", payload.len(), self.own, self.to);
-        let (len, from) = self.socket.recv_from(&mut buffer).with_context(what)?;
+        let (len, from) = self.socket.recv_from(&mut buffer).map_err(late::of_socket).with_context(what)?;
         ensure!(from == self.to && &buffer[..len] == payload, "{}: {len} bytes from {from}", what());
         Ok(())
     }
