@@ -1,12 +1,7 @@
 //! From a real kube-proxy to shunt and back, under traffic that counts: nothing is lost, and
 //! no open connection is reset.
 
-use std::{
-    path::PathBuf,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -14,6 +9,7 @@ use tests::{
     agent::{Agent, SocketLb},
     control_plane::{Options, SharedControlPlane, Shown},
     kube_proxy::{self, KubeProxy, Mode},
+    late,
     load::{Kind, Load, Path, Report},
     manifests,
     process::{Process, Spawn as _, binary},
@@ -26,8 +22,6 @@ use tests::{
 
 /// A backend of each family; kube-proxy writes the rules of a family all at once.
 const BACKENDS: [&str; 2] = ["10.244.2.10", "fd00:244:2::10"];
-/// A busy machine is slow.
-const SOON: Duration = Duration::from_secs(60);
 /// Netfilter forgets connections that are over after so many seconds.
 const FORGETS: &str = "3";
 
@@ -94,9 +88,10 @@ impl World {
         let started = KubeProxy::start(&node.netns, &node.name, self.mode, &self.kubeconfig)?;
         let kube_proxy = self.kube_proxy.insert(started);
         let words = || format!("kube-proxy:\n{}", kube_proxy.last_words());
-        soon(|| {
+        late::soon(|| {
+            kube_proxy.ensure_alive()?;
             let rules = ruleset(&self.cluster.nodes[0])?;
-            ensure!(BACKENDS.iter().all(|backend| rules.contains(backend)), "no rules");
+            ensure!(BACKENDS.iter().all(|backend| rules.contains(backend)), late!("no rules"));
             Ok(())
         })
         .with_context(words)
@@ -132,16 +127,6 @@ impl World {
 
 fn ruleset(node: &Node) -> Result<String> {
     node.host.netns.output("nft", &["list", "ruleset"])
-}
-
-fn soon<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + SOON;
-    loop {
-        match attempt() {
-            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(50)),
-            result => return result,
-        }
-    }
 }
 
 /// Every kind of traffic went on and nothing was lost.
@@ -213,8 +198,8 @@ fn give_back(world: &mut World) -> Result<()> {
     let mut load = Load::start(&world.cluster, &paths()?)?;
     assert_eq!(world.plan(&["--back"])?["obstacles"].as_array().map(Vec::len), Some(2));
     let drain = migrate_back(world)?;
-    soon(|| {
-        ensure!(ruleset(world.node())?.contains("table ip shunt"), "netfilter is not prepared");
+    late::soon(|| {
+        ensure!(ruleset(world.node())?.contains("table ip shunt"), late!("netfilter is not prepared"));
         Ok(())
     })?;
     load.checkpoint("netfilter knows the connections of the host")?;
@@ -223,9 +208,9 @@ fn give_back(world: &mut World) -> Result<()> {
     world.cluster.nodes[0].agent.stop()?;
     load.checkpoint("the agent stopped")?;
     // New connections are kube-proxy's now; the streams are not.
-    soon(|| {
+    late::soon(|| {
         let frontends = world.plan(&["--back"])?["frontends"].as_u64();
-        ensure!(frontends == Some(0), "{frontends:?} frontends are left");
+        ensure!(frontends == Some(0), late!("{frontends:?} frontends are left"));
         Ok(())
     })?;
     load.checkpoint("new connections are kube-proxy's")?;
@@ -233,7 +218,7 @@ fn give_back(world: &mut World) -> Result<()> {
     ensure!(drain.child().try_wait()?.is_none(), "it waits for the streams");
     load.checkpoint("some time later")?;
     lossless(load, &format!("giving back to kube-proxy in {} mode", world.mode.name()))?;
-    let status = drain.wait(SOON)?;
+    let status = drain.wait(late::SOON)?;
     ensure!(status.success(), "shunt migrate --back ended with {status}");
     ensure!(!world.node().agent.pins().exists(), "pins are left");
     let load = Load::start(&world.cluster, &paths()?)?;

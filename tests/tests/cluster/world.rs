@@ -3,7 +3,6 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, TcpStream},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -24,7 +23,9 @@ use tests::{
     agent::{Agent, Line, SocketLb},
     confine::Confinement,
     control_plane::{ControlPlane, Options},
-    probe::{Dial, Outcome, Proto, Serve, Worker},
+    late,
+    metrics::lacks,
+    probe::{Dial, Outcome, PATIENCE_MS, Proto, Serve, Worker},
     topology::stage::{PodKey, Port, Stage},
 };
 
@@ -41,9 +42,8 @@ pub(crate) const VIP6: &str = "[fd00:96::41]:80";
 
 const NAMESPACE: &str = "default";
 
-/// From a write to the API server until traffic follows it, on a busy machine. The watch of
-/// an agent that found the server gone may pause for half a minute before it tries again.
-const SOON: Duration = Duration::from_secs(60);
+/// No answer for so long is no answer, where none is expected.
+const SILENCE_MS: u64 = 3000;
 
 /// For how long "always" is looked at.
 const WHILE: Duration = Duration::from_secs(3);
@@ -113,7 +113,7 @@ impl World {
     pub(crate) fn soon_has_taints(&self, wanted: &[&str]) -> Result<()> {
         self.soon(|| {
             let found = self.taints()?;
-            ensure!(found == wanted, "the node has the taints {found:?}, wanted {wanted:?}");
+            ensure!(found == wanted, late!("the node has the taints {found:?}, wanted {wanted:?}"));
             Ok(())
         })
     }
@@ -184,13 +184,11 @@ impl World {
 
     /// One connection reaches this server, and the answer comes from where it went.
     pub(crate) fn reaches(&self, server: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
-        match self.dial(proto, from, to)? {
-            Outcome::Answered(answer) if answer.server == server => {
-                ensure!(answer.peer == to.parse()?, "{proto} {from} → {to}: answered from {}", answer.peer);
-                Ok(())
-            }
-            other => bail!("{proto} {from} → {to}: {other}"),
-        }
+        let way = format!("{proto} {from} → {to}");
+        let answer = self.dial(proto, from, to, PATIENCE_MS)?.answer(&way)?;
+        ensure!(answer.server == server, "{way}: {answer}");
+        ensure!(answer.peer == to.parse()?, "{way}: answered from {}", answer.peer);
+        Ok(())
     }
 
     /// The same, before long.
@@ -210,26 +208,30 @@ impl World {
                 };
                 let fits = |event: &Event| event.reason.as_deref() == Some(reason) && about(event);
                 let event = events.items.into_iter().find(fits);
-                event.and_then(|event| event.note).with_context(|| format!("no event {reason}"))
+                event.and_then(|event| event.note).with_context(|| late!("no event {reason}"))
             })
         };
         self.soon(told)
     }
 
-    /// Every one of many connections over a while reaches this server.
+    /// Every one of many connections over a while reaches this server. Where nothing has changed, an
+    /// answer that does not come is not only late.
     pub(crate) fn always_reaches(&self, server: &str, from: &str, to: &str) -> Result<()> {
         let end = Instant::now() + WHILE;
         while Instant::now() < end {
-            self.reaches(server, Proto::Tcp, from, to)?;
+            match self.dial(Proto::Tcp, from, to, PATIENCE_MS)? {
+                Outcome::Answered(answer) if answer.server == server => {}
+                other => bail!("{from} → {to}: {other}"),
+            }
         }
         Ok(())
     }
 
     /// Before long this server answers, and until then any server does.
     pub(crate) fn never_unanswered_until(&self, server: &str, from: &str, to: &str) -> Result<()> {
-        let deadline = Instant::now() + SOON;
+        let deadline = Instant::now() + late::SOON;
         while Instant::now() < deadline {
-            match self.dial(Proto::Tcp, from, to)? {
+            match self.dial(Proto::Tcp, from, to, PATIENCE_MS)? {
                 Outcome::Answered(answer) if answer.server == server => return Ok(()),
                 Outcome::Answered(_) => {}
                 other => bail!("{from} → {to}: {other}; the agent:\n{}", self.agent.last_words()),
@@ -248,30 +250,31 @@ impl World {
                 stream.read_to_string(&mut text)?;
                 Ok(text)
             })?;
-            ensure!(text.lines().any(|other| other == line), "no {line} in {text}");
+            ensure!(text.lines().any(|other| other == line), lacks(&text, line));
             Ok(())
         })
     }
 
     /// Before long the client is told at once that nobody is there.
     pub(crate) fn soon_refuses(&self, proto: Proto, from: &str, to: &str) -> Result<()> {
-        self.soon(|| self.ends(proto, from, to, &Outcome::Refused))
+        self.soon(|| match self.dial(proto, from, to, PATIENCE_MS)? {
+            Outcome::Refused => Ok(()),
+            Outcome::TimedOut => bail!(late!("{proto} {from} → {to}: not refused yet")),
+            other => bail!("{proto} {from} → {to}: {other}, expected: a refusal"),
+        })
     }
 
     /// Before long there is no answer of any kind, because it is dropped for this reason.
     pub(crate) fn soon_dropped(&self, reason: &str, proto: Proto, from: &str, to: &str) -> Result<()> {
         self.soon(|| {
             let before = self.drops(reason)?;
-            self.ends(proto, from, to, &Outcome::TimedOut)?;
+            match self.dial(proto, from, to, SILENCE_MS)? {
+                Outcome::TimedOut => {}
+                other => bail!("{proto} {from} → {to}: {other}, expected: no answer"),
+            }
             ensure!(self.drops(reason)? > before, "{proto} {from} → {to}: not dropped as {reason}");
             Ok(())
         })
-    }
-
-    fn ends(&self, proto: Proto, from: &str, to: &str, wanted: &Outcome) -> Result<()> {
-        let outcome = self.dial(proto, from, to)?;
-        ensure!(outcome == *wanted, "{proto} {from} → {to}: {outcome}, expected: {wanted}");
-        Ok(())
     }
 
     /// How often something was dropped for this reason.
@@ -280,20 +283,18 @@ impl World {
         Ok(drops.iter().filter(|(other, _)| other.name() == reason).map(|(_, count)| count).sum())
     }
 
+    /// Tries while the agent runs. From a write to the API server until traffic follows it may take
+    /// a while: the watch of an agent that found the server gone may pause for half a minute.
     fn soon<T>(&self, check: impl Fn() -> Result<T>) -> Result<T> {
-        let deadline = Instant::now() + SOON;
-        loop {
-            match check() {
-                Ok(value) => return Ok(value),
-                Err(error) if Instant::now() > deadline => {
-                    return Err(error.context(format!("the agent:\n{}", self.agent.last_words())));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(50)),
-            }
-        }
+        let attempt = || {
+            self.agent.ensure_alive()?;
+            check()
+        };
+        late::soon(attempt).with_context(|| format!("the agent:\n{}", self.agent.last_words()))
     }
 
-    fn dial(&self, proto: Proto, from: &str, to: &str) -> Result<Outcome> {
+    /// One attempt, for so many milliseconds.
+    fn dial(&self, proto: Proto, from: &str, to: &str, timeout_ms: u64) -> Result<Outcome> {
         let client = self.stage.pod(&key(from)?).ok();
         let dial = Dial {
             netns: client.unwrap_or(&self.stage.client).path(),
@@ -302,7 +303,7 @@ impl World {
             source_port: None,
             to: to.parse()?,
             count: 1,
-            timeout_ms: 3000,
+            timeout_ms,
             gap_ms: 0,
             keep: None,
         };

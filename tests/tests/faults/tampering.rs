@@ -1,6 +1,6 @@
 //! Somebody else writes to the maps: the agent puts it right, and nobody else is disturbed.
 
-use crate::world::{VICTIM, lossless, paths, soon, soon_answer};
+use crate::world::{VICTIM, lossless, paths, soon_answer};
 use anyhow::{Result, ensure};
 use proxy_common::maps::backends::Backend;
 use proxy_userspace::{
@@ -10,6 +10,7 @@ use proxy_userspace::{
 use serde_json::json;
 use tests::{
     agent::{Agent, Line, SocketLb},
+    late,
     load::Load,
     manifests,
     topology::cluster::{Cluster, Origin::Pod},
@@ -27,8 +28,9 @@ fn repaired(cluster: &Cluster, harm: impl FnOnce() -> Result<()>) -> Result<()> 
     };
     let before = repairs();
     harm()?;
-    soon(|| {
-        ensure!(repairs() > before, "nothing was repaired");
+    late::poll(late::SOON, || {
+        agent.ensure_alive()?;
+        ensure!(repairs() > before, late!("nothing was repaired"));
         Ok(())
     })
 }

@@ -2,14 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, net::SocketAddr};
 use tests::{
     agent::{Agent, SocketLb},
+    late::soon,
     load::{Load, Path, Report},
     manifests,
     probe::{Dial, Outcome, Proto},
@@ -21,9 +17,6 @@ use tests::{
 
 /// The node whose agent has the faults. The backend of most paths is on the other one.
 pub(crate) const VICTIM: usize = 1;
-
-/// For conditions that hold before long, on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Two nodes whose agents serve `tests/manifests/two-nodes.yaml`.
 pub(crate) fn two_nodes(socket_lb: SocketLb) -> Result<Cluster> {
@@ -69,12 +62,9 @@ pub(crate) fn servers(cluster: &Cluster, from: Origin, to: &str, count: u32) -> 
     let (host, worker) = cluster.host(from);
     let to: SocketAddr = to.parse()?;
     let proto = if to.port() == 80 { Proto::Http } else { Proto::Tcp };
-    let dial = Dial { count, timeout_ms: 10_000, ..Dial::new(&host.netns, proto, to) };
-    let answered = |outcome| match outcome {
-        Outcome::Answered(answer) => Ok(answer.server),
-        other => anyhow::bail!("{from:?} → {to}: {other}"),
-    };
-    worker.dial(&dial)?.into_iter().map(answered).collect()
+    let outcomes = worker.dial(&Dial { count, ..Dial::new(&host.netns, proto, to) })?;
+    let server = |outcome: Outcome| Ok(outcome.answer(format_args!("{from:?} → {to}"))?.server);
+    outcomes.into_iter().map(server).collect()
 }
 
 /// Waits until these servers and no others answer.
@@ -84,15 +74,4 @@ pub(crate) fn soon_answer(cluster: &Cluster, from: Origin, to: &str, wanted: &[&
         ensure!(found.iter().eq(wanted), "{from:?} → {to}: {found:?}, wanted {wanted:?}");
         Ok(())
     })
-}
-
-/// Tries until it works.
-pub(crate) fn soon<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-    let deadline = Instant::now() + SOON;
-    loop {
-        match attempt() {
-            Err(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
-            result => return result,
-        }
-    }
 }

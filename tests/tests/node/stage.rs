@@ -103,7 +103,7 @@ fn refusal_and_silence_are_told_apart() -> Result<()> {
     for proto in PROTOS {
         for from in [POD, "203.0.113.2"] {
             for to in ["198.51.100.10:80", "198.51.100.20:80"] {
-                let outcome = world.dial(proto, from, to)?;
+                let outcome = world.dial(proto, from, to, PATIENCE_MS)?;
                 assert!(matches!(outcome, Outcome::Answered(_)), "{proto} {from} → {to}: {outcome}");
             }
         }
