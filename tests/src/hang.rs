@@ -1,9 +1,15 @@
-//! What a test that hangs knows: the runner asks by SIGUSR1 before it ends the process, and what is
-//! registered here then writes to standard error.
+//! What is known of something that hangs: of a process that does not end, and of a whole test. The
+//! runner asks a test by SIGUSR1 before it ends it, and what is registered here then writes to
+//! standard error.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 type Tell = Box<dyn Fn() + Send>;
@@ -39,6 +45,20 @@ pub(crate) fn tell_all() {
 
 fn witnesses() -> MutexGuard<'static, Vec<(u64, Tell)>> {
     WITNESSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the threads of a process wait, in the kernel's words.
+pub(crate) fn stacks(process: u32) -> String {
+    let mut text = String::new();
+    let threads = fs::read_dir(Path::new("/proc").join(process.to_string()).join("task"));
+    for thread in threads.into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let read = |file: &str| fs::read_to_string(thread.join(file)).unwrap_or_default();
+        let stack = read("stack").lines().map(str::trim).collect::<Vec<_>>().join(" < ");
+        let (name, call) = (read("comm"), read("syscall"));
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}: system call {}: {stack}", name.trim(), call.trim());
+    }
+    text
 }
 
 #[cfg(test)]

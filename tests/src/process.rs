@@ -3,7 +3,7 @@
 use crate::{
     cgroup::Cgroup,
     cleanup::{self, Guard},
-    late,
+    hang, late,
     netns::Namespace,
 };
 use anyhow::{Context, Result};
@@ -97,6 +97,7 @@ impl Process {
             let status = self.child().try_wait()?;
             status.with_context(|| late!("process {} still runs after {limit:?}", self.id()))
         })
+        .with_context(|| format!("threads of the process:\n{}", hang::stacks(self.id())))
     }
 }
 

@@ -214,7 +214,9 @@ impl Agent {
     pub fn stop(&mut self) -> Result<()> {
         let process = self.process.take().context("the agent does not run")?;
         process.signal(Signal::SIGTERM)?;
-        let status = process.wait(LIMIT)?;
+        let status = process.wait(LIMIT).with_context(|| {
+            format!("the agent of {} was told to stop; its last words:\n{}", self.name, self.log.tail())
+        })?;
         ensure!(status.success(), "the agent of {} ended with {status}:\n{}", self.name, self.log.tail());
         Ok(())
     }
