@@ -194,8 +194,7 @@ pub(super) async fn follow_host(mut netlink: Netlink) -> Result<watch::Receiver<
     let (tx, rx) = watch::channel(netlink.host().await?);
     // A task of its own: waiting for changes must not be cut short, or one would be lost.
     tokio::spawn(async move {
-        loop {
-            netlink.changed().await;
+        while netlink.changed().await {
             match netlink.host().await {
                 Ok(host) => {
                     // Sent even if it is the same: devices that refused a program are tried again.

@@ -64,12 +64,17 @@ impl Netlink {
         &self.handle
     }
 
-    /// Waits for a change, or until it is time to look anyway.
-    pub async fn changed(&mut self) {
+    /// Waits for a change, or until it is time to look anyway. False when the connection has ended,
+    /// as it does with the runtime: nothing will change or be answered any more.
+    #[must_use]
+    pub async fn changed(&mut self) -> bool {
         // Either a message, or the time is up: both are a reason to look.
-        let _ = timeout(RESCAN, self.changes.next()).await;
+        if let Ok(None) = timeout(RESCAN, self.changes.next()).await {
+            return false;
+        }
         let settle = async { while timeout(SETTLE, self.changes.next()).await.is_ok_and(|m| m.is_some()) {} };
         let _ = timeout(SETTLE_AT_MOST, settle).await;
+        true
     }
 
     /// What the kernel says.
@@ -213,4 +218,16 @@ fn default_routes(routes: &[RouteMessage]) -> Vec<u32> {
         }
     }
     devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_has_ended_tells_so() {
+        let (connection, handle, changes) = new_multicast_connection(&[]).unwrap();
+        drop(connection);
+        assert!(!Netlink { handle, changes }.changed().await);
+    }
 }
