@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::test::suite::Test;
+    use crate::test::{scratch::Scratch, suite::Test};
 
     /// A test that is late the first time, and passes from then on.
     fn once(folder: &std::path::Path, name: &str, first: &str) -> Test {
@@ -73,16 +73,14 @@ mod tests {
     }
 
     fn verdicts(label: &str, tests: &[(&str, &str)], may_be_late: bool) -> Vec<(bool, bool)> {
-        let failures = std::env::temp_dir().join(format!("shunt-again-{label}-{}", std::process::id()));
-        std::fs::create_dir_all(&failures).unwrap();
-        let tests = tests.iter().map(|(name, first)| once(&failures, name, first)).collect();
+        let folder = Scratch::create();
+        let tests = tests.iter().map(|(name, first)| once(folder.path(), name, first)).collect();
         let suite = Suite { name: label.into(), tests, jobs: 1, may_be_late, fixture: None };
-        let runner = Runner { repeat: 1, shuffle: None, load: None, failures: failures.clone() };
+        let runner = Runner { repeat: 1, shuffle: None, load: None, failures: folder.path().to_owned() };
         let outcomes = runner.run(&suite);
         let mut report = Report::new(false);
         report.ran(suite, outcomes, Duration::ZERO);
         run_late(&mut report, &runner);
-        std::fs::remove_dir_all(failures).unwrap();
         let outcomes = report.tests().flat_map(|tests| tests.outcomes.clone());
         outcomes.map(|o| (o.verdict == Verdict::Passed, o.first_failure.is_some())).collect()
     }

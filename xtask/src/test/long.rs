@@ -70,10 +70,8 @@ impl Part {
     }
 }
 
-/// The tests of the part [`LAYOUT`].
-pub(crate) fn is_of_another_layout(test: &str) -> bool {
-    test.contains("::another_layout_")
-}
+/// The test that the part [`LAYOUT`] is.
+pub(crate) const LAYOUT_TEST: &str = "faults::upgrade::another_layout_takes_over_without_a_loss";
 
 #[cfg(test)]
 mod tests {
@@ -91,6 +89,9 @@ mod tests {
     #[test]
     fn the_code_exists() {
         let root = Workspace::find().unwrap().root;
+        let upgrade = std::fs::read_to_string(root.join("tests/tests/faults/upgrade.rs")).unwrap();
+        let function = LAYOUT_TEST.rsplit("::").next().unwrap();
+        assert!(upgrade.contains(&format!("fn {function}()")), "{function}");
         for part in [HOST, LAYOUT, SEEDS, FUZZ, REPEATS] {
             for path in part.code {
                 assert!(root.join(path).exists(), "{}: {path}", part.name);

@@ -11,6 +11,8 @@ mod options;
 mod process;
 mod report;
 mod runner;
+#[cfg(test)]
+mod scratch;
 mod session;
 mod stacks;
 mod suite;

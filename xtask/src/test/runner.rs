@@ -213,12 +213,11 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test::scratch::Scratch;
     use std::ffi::OsString;
 
-    fn runner(repeat: u32, shuffle: Option<u64>) -> Runner {
-        let failures = std::env::temp_dir().join(format!("shunt-runner-{}", std::process::id()));
-        fs::create_dir_all(&failures).unwrap();
-        Runner { repeat, shuffle, load: None, failures }
+    fn runner(folder: &Scratch, repeat: u32, shuffle: Option<u64>) -> Runner {
+        Runner { repeat, shuffle, load: None, failures: folder.path().to_owned() }
     }
 
     fn test(name: &str, script: &str) -> Test {
@@ -236,7 +235,8 @@ mod tests {
     fn each_test_has_its_own_verdict() {
         let tests =
             vec![test("good", PASS), test("bad", "echo Error: no; exit 1"), test("odd", "kill -9 $$")];
-        let outcomes = runner(2, None).run(&suite(tests, None));
+        let folder = Scratch::create();
+        let outcomes = runner(&folder, 2, None).run(&suite(tests, None));
         let passed = outcomes.iter().map(|o| (o.name.as_str(), o.passed, o.runs)).collect::<Vec<_>>();
         assert_eq!(passed, [("good", 2, 2), ("bad", 0, 2), ("odd", 0, 2)]);
         assert!(matches!(&outcomes[1].verdict, Verdict::Failed(f) if f.reason == "Error: no"));
@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_seed_has_its_order() {
-        let order = |seed| runner(2, Some(seed)).order(20);
+        let folder = Scratch::create();
+        let order = |seed| runner(&folder, 2, Some(seed)).order(20);
         assert_eq!(order(1), order(1));
         assert_ne!(order(1), order(2));
         let mut first: Vec<usize> = order(1)[..20].to_vec();
@@ -259,14 +260,16 @@ mod tests {
         let check = format!("kill -0 $SERVER && {PASS}");
         let mut suite = suite((0..4).map(|n| test(&n.to_string(), &check)).collect(), Some(fixture));
         suite.jobs = 1;
-        let outcomes = runner(1, None).run(&suite);
+        let folder = Scratch::create();
+        let outcomes = runner(&folder, 1, None).run(&suite);
         assert_eq!(outcomes.iter().map(|outcome| outcome.passed).sum::<u32>(), 4, "{outcomes:?}");
     }
 
     #[test]
     fn a_fixture_that_does_not_start_fails_the_tests() {
         let fixture = Fixture { test: test("server", "exit 1"), variable: "SERVER" };
-        let outcomes = runner(1, None).run(&suite(vec![test("a", PASS)], Some(fixture)));
+        let folder = Scratch::create();
+        let outcomes = runner(&folder, 1, None).run(&suite(vec![test("a", PASS)], Some(fixture)));
         assert!(matches!(&outcomes[0].verdict, Verdict::Failed(f) if f.reason.contains("server")));
     }
 }

@@ -60,12 +60,11 @@ impl<'a> Session<'a> {
             std::fs::remove_dir_all(&failures)?;
         }
         std::fs::create_dir_all(&failures)?;
-        let load = options.load.map(|factor| anyhow::Ok((factor, Load::start(factor)?))).transpose()?;
-        let runner = Runner { repeat: options.repeat, shuffle: options.shuffle, load, failures };
+        let runner = Runner { repeat: options.repeat, shuffle: options.shuffle, load: None, failures };
         let seed = std::env::var(SEED_VARIABLE).unwrap_or_else(|_| SEED.into());
         let mut session = Self {
             workspace,
-            long: options.long || choice.filter.is_some(),
+            long: options.long,
             report: Report::new(choice.filter.is_some()),
             choice,
             change,
@@ -77,6 +76,8 @@ impl<'a> Session<'a> {
             cpus: thread::available_parallelism().map_or(1, usize::from),
         };
         session.build()?;
+        session.runner.load =
+            options.load.map(|factor| anyhow::Ok((factor, Load::start(factor)?))).transpose()?;
         session.report.step("build", begin.elapsed());
         say(format_args!("{}", session.change));
         say(format_args!("property tests begin with {SEED_VARIABLE}={}", session.seed));
@@ -100,7 +101,15 @@ impl<'a> Session<'a> {
     }
 
     fn is_due(&self, part: Part) -> bool {
-        part.reason_to_skip(self.long, &self.change).is_none()
+        self.reason_to_skip(part).is_none()
+    }
+
+    /// A filter is a wish for what it fits.
+    fn reason_to_skip(&self, part: Part) -> Option<String> {
+        let is_wanted =
+            |filter: &String| part.name != long::LAYOUT.name || long::LAYOUT_TEST.contains(filter);
+        let wanted = self.long || self.choice.filter.as_ref().is_some_and(is_wanted);
+        part.reason_to_skip(wanted, &self.change)
     }
 
     /// Runs everything that was chosen.
@@ -160,7 +169,7 @@ impl<'a> Session<'a> {
     }
 
     fn say_if_not_due(&mut self, part: Part) {
-        if let Some(reason) = part.reason_to_skip(self.long, &self.change) {
+        if let Some(reason) = self.reason_to_skip(part) {
             self.report.skipped(part.name, &reason);
         }
     }
@@ -179,7 +188,7 @@ impl<'a> Session<'a> {
     fn faults(&self) -> anyhow::Result<Suite> {
         let mut suite = self.tests_of(Tier::Faults)?;
         if !self.is_due(long::LAYOUT) {
-            suite.tests.retain(|test| !long::is_of_another_layout(&test.name));
+            suite.tests.retain(|test| test.name != long::LAYOUT_TEST);
         }
         // Only a part of it needs an API server, and says so without one.
         if control_plane::obstacle().is_none() {

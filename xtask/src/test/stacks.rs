@@ -66,7 +66,7 @@ mod tests {
         let text = of(std::process::id());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(text.contains(&format!("process {}: sleep 60", child.id())), "{text}");
-        assert!(text.contains("State") || text.contains("sleeping"), "{text}");
+        assert!(text.contains(&format!("process {}: ", child.id())), "{text}");
+        assert!(text.contains("sleeping"), "{text}");
     }
 }
