@@ -22,8 +22,11 @@ use tests::{
 
 /// A backend of each family; kube-proxy writes the rules of a family all at once.
 const BACKENDS: [&str; 2] = ["10.244.2.10", "fd00:244:2::10"];
-/// Netfilter forgets connections that are over after so many seconds.
+/// Netfilter forgets TCP connections that are over after so many seconds.
 const FORGETS: &str = "3";
+/// It forgets datagrams that are silent after so many: no fewer, for the programs leave a flow of
+/// datagrams to it for 28 seconds, and a client may take the same port again.
+const FORGETS_UDP: &str = "30";
 
 /// A service with a backend on each node: from a pod and from outside, where it is masqueraded,
 /// and from the host, which goes by other hooks.
@@ -59,8 +62,8 @@ impl World {
         let mut cluster = Cluster::build(2, &Agent::small(SocketLb::Off))?;
         let node = &mut cluster.nodes[0];
         node.host.netns.sysctl(&[
-            ("netfilter/nf_conntrack_udp_timeout", FORGETS),
-            ("netfilter/nf_conntrack_udp_timeout_stream", FORGETS),
+            ("netfilter/nf_conntrack_udp_timeout", FORGETS_UDP),
+            ("netfilter/nf_conntrack_udp_timeout_stream", FORGETS_UDP),
             ("netfilter/nf_conntrack_tcp_timeout_time_wait", FORGETS),
             ("netfilter/nf_conntrack_tcp_timeout_close", FORGETS),
         ])?;
