@@ -5,11 +5,12 @@ use std::fs;
 use std::process::{Child, Command, ExitStatus};
 use std::str::FromStr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
 use crate::cgroup::{Cgroup, Version};
+use crate::proc::end;
 
 /// How long the command may take to clean up and end.
 const ENDS: Duration = Duration::from_secs(30);
@@ -144,7 +145,7 @@ impl Limited {
             }
             thread::sleep(Duration::from_secs(1));
             if self.ended() > 0 || starvation.second(self.met()) {
-                return Ok((end(child)?, true));
+                return Ok((end(child, libc::SIGTERM, ENDS)?, true));
             }
         }
     }
@@ -153,21 +154,6 @@ impl Limited {
     pub(crate) fn peak_mib(&self) -> Option<u64> {
         Some(self.cgroup.read(self.files.peak).trim().parse::<u64>().ok()? >> 20)
     }
-}
-
-/// Has the command clean up and end.
-fn end(child: &mut Child) -> anyhow::Result<ExitStatus> {
-    // SAFETY: kill(2) takes integers. The number is the child's as long as it is not waited for.
-    unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
-    let deadline = Instant::now() + ENDS;
-    while Instant::now() < deadline {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
-    child.kill()?;
-    Ok(child.wait()?)
 }
 
 /// Seconds in a row in which the limit was met.

@@ -2,9 +2,12 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
@@ -69,6 +72,37 @@ fn cargo_home() -> Option<PathBuf> {
 pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
+
+/// The longest pause between two looks at a process.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until a child has ended; nothing if that takes too long.
+pub(crate) fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE);
+    }
+}
+
+/// Has a child clean up and end by a signal; ends it when that takes too long.
+pub(crate) fn end(child: &mut Child, signal: libc::c_int, limit: Duration) -> io::Result<ExitStatus> {
+    // SAFETY: kill(2) takes integers. The number is the child's as long as it is not waited for.
+    unsafe { libc::kill(child.id().cast_signed(), signal) };
+    match wait(child, Instant::now() + limit)? {
+        Some(status) => Ok(status),
+        None => {
+            child.kill()?;
+            child.wait()
+        }
+    }
 }
 
 /// Whether Ctrl-C was pressed since [`ignore_interrupt`].

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,12 @@ use anyhow::Context as _;
 
 use super::stacks;
 use super::verdict::{Failure, Kind, Verdict};
+use crate::proc::{end, line, wait};
 
 /// How long a test that hangs may take to tell what it knows, and to clean up.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 /// Of the output, no more than this is kept, from its end.
 const KEPT: u64 = 1 << 20;
-/// The longest pause between two looks at a process.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// What came of a test, and how.
 #[derive(Debug)]
@@ -40,44 +39,18 @@ pub(crate) fn run(mut command: Command, folder: &Path, limit: Duration) -> anyho
         })
     };
     let begin = Instant::now();
-    let mut child = command.spawn().with_context(|| format!("cannot run {}", crate::proc::line(&command)))?;
+    let mut child = command.spawn().with_context(|| format!("cannot run {}", line(&command)))?;
     let status = wait(&mut child, begin + limit)?;
     let time = begin.elapsed();
     let Some(status) = status else {
         let stacks = stacks::of(child.id());
-        end(&mut child)?;
+        end(&mut child, libc::SIGUSR1, LAST_WORDS)?;
         let reason = format!("did not end in {} s", limit.as_secs());
         let verdict = Verdict::Failed(Failure { kind: Kind::Hung, reason });
         return Ok(Ended { verdict, output: format!("{}\n{stacks}", output.read()?), time });
     };
     let output = output.read()?;
     Ok(Ended { verdict: Verdict::read(status.success(), &output), output, time })
-}
-
-/// Until it has ended; nothing if that takes too long.
-fn wait(child: &mut Child, deadline: Instant) -> anyhow::Result<Option<ExitStatus>> {
-    let mut pause = Duration::from_millis(1);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() > deadline {
-            return Ok(None);
-        }
-        thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE);
-    }
-}
-
-/// Has the test harness tell what it knows and clean up; ends it if it does not.
-fn end(child: &mut Child) -> anyhow::Result<()> {
-    // SAFETY: kill(2) takes integers. The number is the child's as long as it is not waited for.
-    unsafe { libc::kill(child.id().cast_signed(), libc::SIGUSR1) };
-    if wait(child, Instant::now() + LAST_WORDS)?.is_none() {
-        child.kill()?;
-        child.wait()?;
-    }
-    Ok(())
 }
 
 /// A file without a name, to which any number of processes write, and which nobody has to wait for.

@@ -15,10 +15,12 @@ use super::process::{self, Ended};
 use super::suite::{Fixture, Suite, Test};
 use super::verdict::{Failure, Kind, Verdict};
 use crate::load::{Factor, Load};
-use crate::proc::interrupted;
+use crate::proc::{end, interrupted};
 
 /// No test takes longer.
 const LIMIT: Duration = Duration::from_secs(120);
+/// How long a fixture may take to clean up.
+const ENDS: Duration = Duration::from_secs(30);
 
 /// How tests are run.
 pub(crate) struct Runner {
@@ -204,9 +206,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
         // It has ended then, one way or another.
-        let _ = self.child.wait();
+        let _ = end(&mut self.child, libc::SIGTERM, ENDS);
     }
 }
 

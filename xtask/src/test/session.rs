@@ -132,8 +132,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What came of it.
-    pub(crate) fn finish(self) -> Report {
+    /// What came of it. A run that was cut off has not passed, whatever did.
+    pub(crate) fn finish(mut self) -> Report {
+        if interrupted() {
+            self.report.broken("interrupted", &anyhow::anyhow!("not everything ran"), Duration::ZERO);
+        }
         self.report
     }
 
@@ -223,8 +226,7 @@ impl<'a> Session<'a> {
     fn run_suite(&mut self, name: &str, suite: impl FnOnce(&Self) -> anyhow::Result<Suite>) {
         let begin = Instant::now();
         if interrupted() {
-            self.report.broken(name, &anyhow::anyhow!("interrupted"), Duration::ZERO);
-            return;
+            return self.report.skipped(name, "interrupted");
         }
         say(format_args!("tier {name}"));
         match suite(self) {

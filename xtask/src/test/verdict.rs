@@ -74,9 +74,12 @@ fn reason_to_skip(output: &str) -> Option<String> {
 
 impl Failure {
     fn read(output: &str) -> Self {
-        let lines = || output.lines().map(str::trim);
+        let lines: Vec<&str> = output.lines().map(str::trim).collect();
+        let lines = || lines.iter().copied();
         let is_lossless = output.lines().any(|line| line.starts_with(LOSSLESS));
-        let late = lines().find(|line| is_late(line)).filter(|_| !is_lossless);
+        // What was printed before is not what the test has failed with.
+        let last = lines().rposition(is_verdict).unwrap_or(usize::MAX);
+        let late = lines().skip(last).find(|line| is_late(line)).filter(|_| !is_lossless);
         let after_panic = lines().skip_while(|line| !line.contains(" panicked at ")).nth(1);
         let reason = late
             .or_else(|| lines().find(|line| line.starts_with("FAIL ")))
@@ -97,6 +100,12 @@ fn error(line: &str) -> Option<&str> {
         .split_once(" ... ")
         .map(|(_, rest)| rest)
         .filter(|rest| rest.starts_with("Error: "))
+}
+
+/// Whether a line begins what a test says of its failure: the error it returned, a panic, or the line
+/// of a case.
+fn is_verdict(line: &str) -> bool {
+    error(line).is_some() || line.contains(" panicked at ") || line.starts_with("FAIL ")
 }
 
 /// Whether a line has an error of this kind: alone, or behind what it came of.
@@ -147,7 +156,8 @@ mod tests {
             "Error: late: no sync in 60 s",
             "Error: step 2\n\nCaused by:\n    late: no answer in 10 s",
             "Error: step 2\n\nCaused by:\n    0: dial\n    1: late: no answer in 10 s",
-            "called `Result::unwrap()` on an `Err` value: late: no answer",
+            "thread 'a' panicked at a.rs:1:2:\ncalled `Result::unwrap()` on an `Err` value: late: no answer",
+            "test a ... Error: late: no answer",
             "FAIL updates/x (12 ms): step 1: late: no answer",
         ] {
             assert_eq!(kind(&format!("{late}\n{LIBTEST}")), Kind::Late, "{late}");
@@ -155,6 +165,8 @@ mod tests {
         for wrong in [
             "Error: reset by the peer",
             "Error: too late: yes",
+            "late: printed by the test\nError: reset by the peer",
+            "late: printed by the test",
             "lossless test load::x\nError: late: no answer in 10 s",
             "",
         ] {

@@ -52,13 +52,13 @@ impl Session<'_> {
         if self.binaries.is_none() {
             return;
         }
-        let (name, begin) = (long::REPEATS.name, Instant::now());
+        let (name, begin) = (long::REPEATS, Instant::now());
         let suites = match changed::tests(&self.workspace.root, &self.change) {
             Ok(changed) => self.of_those_that_ran(&changed),
             Err(error) => return self.report.broken(name, &error, begin.elapsed()),
         };
         if suites.is_empty() {
-            return self.report.skipped(name, "no test changed");
+            return self.report.skipped(name, &format!("no changed test ran ({})", self.change));
         }
         let runner = match self.runner.under_load(long::TIMES, long::LOAD) {
             Ok(runner) => runner,
@@ -94,7 +94,7 @@ impl Session<'_> {
             left -= chosen.len();
             if !chosen.is_empty() {
                 suites.push(Suite {
-                    name: format!("{}: {}", long::REPEATS.name, ran.suite.name),
+                    name: format!("{}: {}", long::REPEATS, ran.suite.name),
                     tests: chosen,
                     ..ran.suite.clone()
                 });
