@@ -6,7 +6,7 @@ use std::{fmt::Debug, net::IpAddr};
 use etherparse::{IpNumber, IpSlice, TcpSlice, UdpSlice};
 use proxy_common::{
     Ip4, Ip6,
-    packet::{MAX_OFFSET, Slice, Transport, Wire, parse, quote},
+    packet::{MAX_TRANSPORT, Slice, Transport, Wire, parse, quote},
     proto,
 };
 
@@ -55,7 +55,7 @@ fn is_version(packet: &[u8], version: u8) -> bool {
 fn check_links<A: Wire + Into<IpAddr> + Debug>(packet: &[u8]) -> Option<Reading> {
     let bare = read::<A, 0>(packet);
     for (link, framed) in [(14, read::<A, 14>(packet)), (18, read::<A, 18>(packet))] {
-        let in_reach = bare.is_none_or(|bare| bare.offset + link <= MAX_OFFSET);
+        let in_reach = bare.is_none_or(|bare| bare.offset + link <= MAX_TRANSPORT);
         assert!(framed == bare || (!in_reach && framed.is_none()), "{link}: {framed:?} and bare {bare:?}");
     }
     bare
@@ -163,7 +163,7 @@ fn must_be_understood(packet: &[u8], offset: usize, other: &IpSlice<'_>) -> bool
         IpSlice::Ipv6(ip) => {
             let is_jumbo = ip.header().payload_length() == 0;
             // A chain of six headers or fewer in reach.
-            !is_jumbo && offset <= MAX_OFFSET && packet.len() >= offset && extensions(packet) <= 6
+            !is_jumbo && offset <= MAX_TRANSPORT && packet.len() >= offset && extensions(packet) <= 6
         }
     }
 }

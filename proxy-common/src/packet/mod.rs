@@ -14,6 +14,10 @@ pub use transport::{IpHeader, Transport, Wire};
 /// No header that is read starts farther into the packet.
 pub const MAX_OFFSET: usize = 511;
 
+/// No transport header that is read starts farther into the packet: the last of its fields that is
+/// written, TCP's checksum, is within [`MAX_OFFSET`].
+pub const MAX_TRANSPORT: usize = MAX_OFFSET - 16;
+
 /// A packet that can be read. Offsets count from its first byte, link-layer header included.
 #[allow(clippy::len_without_is_empty, reason = "no packet is empty")]
 pub trait Bytes {

@@ -100,6 +100,10 @@ mod tests {
         // A chain that leads beyond what is read must not lead anywhere else.
         assert!(read::<Ip6>(&v6(&[(60, 64)])).is_none());
         assert!(read::<Ip6>(&v6(&[(60, 30), (60, 30)])).is_none());
+        // Nor to a header of which a part is out of reach.
+        let farthest = read::<Ip6>(&v6(&[(60, 55)])).expect("understood");
+        assert_eq!(farthest.transport.offset, 40 + 56 * 8);
+        assert!(read::<Ip6>(&v6(&[(60, 56)])).is_none());
     }
 
     #[test]

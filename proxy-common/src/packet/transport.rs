@@ -1,7 +1,7 @@
 //! IP header → where the transport header is.
 
 use super::{
-    Bytes, MAX_OFFSET, bounded,
+    Bytes, MAX_TRANSPORT, bounded,
     headers::{Extension, Fragment6, Ipv4, Ipv6},
 };
 use crate::{Addr, Ip4, Ip6};
@@ -96,7 +96,7 @@ impl Wire for Ip4 {
     fn ip_header<P: Bytes>(packet: &P, at: usize) -> Option<IpHeader<Self>> {
         let ip = packet.read::<Ipv4>(at)?;
         let len = usize::from(ip.version_ihl & 0xf) * 4;
-        if ip.version_ihl >> 4 != 4 || len < 20 || at + len > MAX_OFFSET {
+        if ip.version_ihl >> 4 != 4 || len < 20 || at + len > MAX_TRANSPORT {
             return None;
         }
         let fragment = u16::from_be(ip.fragment);
@@ -128,7 +128,7 @@ impl Wire for Ip6 {
     fn ip_header<P: Bytes>(packet: &P, at: usize) -> Option<IpHeader<Self>> {
         let ip = packet.read::<Ipv6>(at)?;
         // The header of a quoted packet may end where nothing is read any more.
-        if u32::from_be(ip.version_class_label) >> 28 != 6 || at + size_of::<Ipv6>() > MAX_OFFSET {
+        if u32::from_be(ip.version_class_label) >> 28 != 6 || at + size_of::<Ipv6>() > MAX_TRANSPORT {
             return None;
         }
         let mut proto = ip.next_header;
@@ -152,7 +152,7 @@ impl Wire for Ip6 {
                 }
                 _ => break,
             }
-            if at + len > MAX_OFFSET {
+            if at + len > MAX_TRANSPORT {
                 return None;
             }
             if fragment >> 3 != 0 {

@@ -1,13 +1,16 @@
 //! Packets as an attacker would write them: what is not understood wholly leaves as it came.
 
+use anyhow::{Result, ensure};
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use proxy_common::{DropReason, packet::MAX_TRANSPORT};
 
 use crate::{
     bench::{BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, plans},
     frames::{ACK, Flow, SYN, checked, ethernet, frame, ipv6, transport},
+    uplink::on_a_node,
 };
 
 fn to_service(plan: &Plan) -> [Flow; 3] {
@@ -111,6 +114,32 @@ fn extension_headers_are_stepped_over() {
         let endless = with_extensions(flow, 60, &[60, 0, 1, 4, 0, 0, 0, 0].repeat(12));
         assert_untouched(&mut bench, &endless, "more extension headers than anyone needs");
     }
+}
+
+/// Whatever is taken for ours has all that is rewritten within reach: nothing is dropped half done.
+#[test]
+fn headers_that_are_too_far_in_are_left_alone() -> Result<()> {
+    on_a_node(|node| {
+        let [_, plan] = plans();
+        let (client, node_port) = ((plan.outside, 40000), (plan.node, NODE_PORT));
+        for new in [Flow::tcp, Flow::udp, Flow::sctp] {
+            let flow = new(client, node_port);
+            let farthest = (MAX_TRANSPORT - 14 - 40) / 8;
+            for eights in farthest - 3..=farthest + 5 {
+                let mut extension = vec![0; eights * 8];
+                (extension[0], extension[1]) = (flow.proto, (eights - 1) as u8);
+                let bytes = with_extensions(flow, 0, &extension);
+                for run in [node.xdp(&bytes)?, node.tc(&bytes)?] {
+                    let is_left = run.packet == bytes;
+                    let what = format!("{flow:?} after {eights} eights of extensions: {}", run.verdict);
+                    ensure!(is_left == (eights > farthest), "{what}");
+                    ensure!(is_left || checked(&run.packet).dst == (plan.backend, BACKEND_PORT), "{what}");
+                }
+                ensure!(node.bench.drops(DropReason::RewriteFailed) == 0, "{flow:?}: a half-done rewrite");
+            }
+        }
+        Ok(())
+    })
 }
 
 fn with_extensions(flow: Flow, first: u8, extensions: &[u8]) -> Vec<u8> {
