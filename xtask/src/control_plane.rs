@@ -23,7 +23,7 @@ const RECIPE: Recipe = Recipe {
 };
 
 /// The names under which the one Kubernetes binary is started.
-const KUBE_NAMES: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-proxy"];
+const KUBE_NAMES: [&str; 2] = ["kube-apiserver", "kube-proxy"];
 
 /// Why the cluster tier cannot run here, if so.
 pub(crate) fn obstacle() -> Option<String> {
