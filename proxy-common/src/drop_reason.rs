@@ -64,6 +64,9 @@ drop_reasons! {
     /// An SCTP packet in fragments needs another port, which changes a checksum over all of them;
     /// silently dropped.
     FragmentedSctp = 15, "fragmented-sctp";
+    /// The packet is in the middle of a connection that is not known, as after a restart of the node; the
+    /// client was told at once.
+    NoConnection = 16, "no-connection";
 }
 
 #[cfg(test)]

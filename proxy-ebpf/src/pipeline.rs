@@ -32,8 +32,9 @@ use crate::{
         network::Network,
         output::{self, How, Output},
         reject,
-        select::{Refusal, hash, select},
+        select::{Refusal, candidates, hash, select},
         snat::{self, SnatAddress},
+        stray::{self, Stray},
         takeover, trace,
     },
 };
@@ -213,13 +214,17 @@ fn entry_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Pass
         }
         return Ok(Passage { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
     }
-    if takeover::is_netfilters(parsed) {
+    // What is in the middle of a connection is the tc program's to judge.
+    let in_driver = P::ENTRY.0 == Hook::XDP.0;
+    if takeover::is_netfilters(parsed) || (in_driver && !parsed.opens()) {
         return Ok(Passage::not_ours(parsed));
     }
-    match frontend_of(parsed)? {
-        Some(frontend) => connect(&arrival, parsed, frontend).map_err(|refusal| refusal.of(frontend.service)),
-        None => Ok(Passage::not_ours(parsed)),
+    let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
+    let stray = if in_driver { Stray::Opens } else { stray::judge(parsed, frontend) };
+    if stray == Stray::GoesOn {
+        return Ok(Passage::not_ours(parsed));
     }
+    connect(&arrival, parsed, frontend, stray).map_err(|refusal| refusal.of(frontend.service))
 }
 
 /// Opens a connection to a frontend.
@@ -228,13 +233,16 @@ fn connect<A: Family>(
     arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
+    stray: Stray,
 ) -> Result<Passage<A>, Refusal> {
     let client = parsed.tuple.src;
     if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
         return Err(DropReason::SourceNotAllowed.into());
     }
     let class = classify::classify(&client, arrival.ifindex);
-    let choice = select(frontend, class, &client, hash(frontend, &parsed.tuple))?;
+    let candidates = candidates(frontend, class)?;
+    stray.admit()?;
+    let choice = select(frontend, candidates, &client, hash(frontend, &parsed.tuple))?;
     let (target, role, marks) = if choice.dsr {
         (conntrack::create_dsr(arrival, parsed, frontend, &choice)?, Role::DSR.0, events::flags::DSR)
     } else {
@@ -284,7 +292,11 @@ fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passa
         return Ok(Passage::not_ours(parsed));
     }
     let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
-    let connected = connect_from_host(packet, &arrival, parsed, frontend);
+    let stray = stray::judge(parsed, frontend);
+    if stray == Stray::GoesOn {
+        return Ok(Passage::not_ours(parsed));
+    }
+    let connected = connect_from_host(packet, &arrival, parsed, frontend, stray);
     let (target, ifindex) = connected.map_err(|refusal| refusal.of(frontend.service))?;
     Ok(Passage { target, role: Role::HOST.0, ifindex })
 }
@@ -302,9 +314,12 @@ fn connect_from_host<P: Packet, A: Family>(
     arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
+    stray: Stray,
 ) -> Result<(Tuple<A>, u32), Refusal> {
     let original = &parsed.tuple;
-    let choice = select(frontend, ClientClass::Node, &original.src, hash(frontend, original))?;
+    let candidates = candidates(frontend, ClientClass::Node)?;
+    stray.admit()?;
+    let choice = select(frontend, candidates, &original.src, hash(frontend, original))?;
     let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &target)?;
     let reply_to = original.reversed();

@@ -28,7 +28,7 @@ use crate::{
         classify,
         conntrack::Owner,
         lookup::{lookup, may_connect},
-        select::{Refusal, chance, select},
+        select::{Refusal, candidates, chance, select},
         trace::{self, Call},
     },
 };
@@ -255,7 +255,8 @@ fn translate<A: Client>(
         replace(known);
         return ALLOW;
     }
-    match select(frontend, class, &client, chance()) {
+    let choice = candidates(frontend, class).and_then(|found| select(frontend, found, &client, chance()));
+    match choice {
         // Nothing leaves the host from a loopback address: only the packet path can give it another.
         Ok(choice) if client.is_loopback() && !choice.backend.addr.is_loopback() => ALLOW,
         Ok(choice) => {

@@ -109,6 +109,8 @@ pub mod flags {
     /// One generation of maps hands over to another: a row that is missing here may be there. Each
     /// layout has this bit.
     pub const HANDOVER: u32 = 1024;
+    /// Any TCP or SCTP packet to a frontend opens a connection.
+    pub const LOOSE: u32 = 2048;
 }
 
 assert_size!(Settings = 104, TimeoutSecs = 32);

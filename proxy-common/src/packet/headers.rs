@@ -84,6 +84,9 @@ headers! {
     /// SCTP common header (RFC 9260).
     struct Sctp { ports: Ports, tag: u32, checksum: u32 } = 12;
 
+    /// SCTP common header and the start of the first chunk (RFC 9260 §3).
+    struct SctpChunk { sctp: Sctp, kind: u8, flags: u8, len: u16 } = 16;
+
     /// ICMP and ICMPv6 up to the quoted packet (RFC 792, RFC 4443).
     struct Icmp { kind: u8, code: u8, checksum: u16, unused: u32 } = 8;
 

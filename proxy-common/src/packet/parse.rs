@@ -2,7 +2,10 @@
 
 use super::{
     Bytes, Transport,
-    headers::{Ports, Sctp, Tcp, Udp},
+    headers::{
+        Ports, Sctp, SctpChunk, Tcp, Udp,
+        tcp_flags::{ACK, SYN},
+    },
 };
 use crate::{Tuple, proto};
 
@@ -13,9 +16,21 @@ pub struct Parsed<A> {
     pub tuple: Tuple<A>,
     /// Where the transport header is.
     pub transport: Transport<A>,
-    /// Zero for UDP and SCTP.
+    /// Zero for UDP. For SCTP, `SYN` where a packet starts with INIT (RFC 9260 §5.1), else `ACK`.
     pub tcp_flags: u8,
 }
+
+impl<A> Parsed<A> {
+    /// True if a connection may begin with it: a TCP segment with SYN and without ACK (RFC 9293 §3.5), an
+    /// SCTP packet that starts with INIT, any datagram.
+    #[inline(always)]
+    pub fn opens(&self) -> bool {
+        self.tuple.proto == proto::UDP || self.tcp_flags & (SYN | ACK) == SYN
+    }
+}
+
+/// Type of the SCTP chunk INIT, which is alone in its packet (RFC 9260 §3.2, §4.3).
+const INIT: u8 = 1;
 
 /// Reads the transport header. Nothing for another protocol, for a header that is cut off or
 /// contradicts its length, and for a fragment other than the first, which has none.
@@ -47,7 +62,10 @@ pub fn parse<P: Bytes, A: Copy>(packet: &P, transport: Transport<A>) -> Option<P
             if transport.len < size_of::<Sctp>() as u32 {
                 return None;
             }
-            (packet.read::<Ports>(transport.offset)?, 0)
+            let ports = packet.read::<Ports>(transport.offset)?;
+            let has_chunk = transport.len >= size_of::<SctpChunk>() as u32;
+            let chunk = if has_chunk { packet.read::<SctpChunk>(transport.offset) } else { None };
+            (ports, if chunk.is_some_and(|chunk| chunk.kind == INIT) { SYN } else { ACK })
         }
         _ => return None,
     };

@@ -18,5 +18,6 @@ pub mod reject;
 pub mod route;
 pub mod select;
 pub mod snat;
+pub mod stray;
 pub mod takeover;
 pub mod trace;

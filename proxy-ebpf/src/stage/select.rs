@@ -7,6 +7,7 @@ use proxy_common::{
         affinity::AffinityKey,
         backends::{self, Backend},
         frontends::{ClientClass, ClientRule, Frontend, flags},
+        slots::SlotRange,
     },
 };
 
@@ -60,14 +61,15 @@ impl From<DropReason> for Refusal {
     }
 }
 
-/// `client` is whom affinity goes by, `draw` a number that decides among the slots.
+/// The slots that a client may be led to, and how.
+pub struct Candidates {
+    rule: ClientRule,
+    range: SlotRange,
+}
+
+/// What the policies leave of a frontend's backends.
 #[inline(always)]
-pub fn select<A: Tables>(
-    frontend: &Frontend,
-    class: ClientClass,
-    client: &A,
-    draw: u32,
-) -> Result<Choice<A>, Refusal> {
+pub fn candidates(frontend: &Frontend, class: ClientClass) -> Result<Candidates, Refusal> {
     let rule = ClientRule::of(frontend.rules, class);
     if rule.has(ClientRule::DENY) {
         return Err(DropReason::SourceNotAllowed.into());
@@ -80,6 +82,18 @@ pub fn select<A: Tables>(
             Refusal::reject(DropReason::NoEndpoints)
         });
     }
+    Ok(Candidates { rule, range })
+}
+
+/// `client` is whom affinity goes by, `draw` a number that decides among the slots.
+#[inline(always)]
+pub fn select<A: Tables>(
+    frontend: &Frontend,
+    candidates: Candidates,
+    client: &A,
+    draw: u32,
+) -> Result<Choice<A>, Refusal> {
+    let Candidates { rule, range } = candidates;
     let invalid = || Refusal::from(DropReason::InvalidMapState);
     let key = AffinityKey { client: *client, service: frontend.service };
     let sticks = frontend.affinity_secs != 0;

@@ -3,7 +3,7 @@
 use proxy_common::{
     Addr,
     maps::settings::flags::{ATTACHING, TAKEOVER},
-    packet::{Parsed, headers::tcp_flags},
+    packet::Parsed,
     proto,
 };
 
@@ -14,7 +14,6 @@ use crate::maps;
 #[inline(always)]
 pub fn is_netfilters<A: Addr>(parsed: &Parsed<A>) -> bool {
     let flags = maps::settings().map_or(0, |settings| settings.flags);
-    let opens = parsed.tuple.proto == proto::TCP
-        && parsed.tcp_flags & (tcp_flags::SYN | tcp_flags::ACK) == tcp_flags::SYN;
+    let opens = parsed.tuple.proto == proto::TCP && parsed.opens();
     flags & ATTACHING != 0 || (flags & TAKEOVER != 0 && !opens)
 }

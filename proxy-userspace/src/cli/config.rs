@@ -132,6 +132,7 @@ fn effective(config: &Config) -> Value {
             SocketLb::Off => "off",
         },
         "answerEcho": model.answer_echo,
+        "looseTCP": model.loose_tcp,
         "loadBalancer": {
             "mode": model.load_balancer.mode.name(),
             "algorithm": model.load_balancer.algorithm.name(),

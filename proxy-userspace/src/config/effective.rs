@@ -109,6 +109,7 @@ fn model(
         external_ips: gates::allows_external_ips(&file.feature_gates),
         socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb).into(),
         answer_echo: shunt.answer_echo,
+        loose_tcp: shunt.loose_tcp,
         load_balancer: load_balancer(documents).into(),
         snat_port_first: *snat_ports.start(),
         snat_port_last: *snat_ports.end(),

@@ -16,6 +16,9 @@ pub struct ShuntConfiguration {
     pub socket_lb: SocketLb,
     /// Cluster IPs answer ICMP echo.
     pub answer_echo: bool,
+    /// Any TCP or SCTP packet to a frontend opens a connection, not only the first of one.
+    #[serde(rename = "looseTCP")]
+    pub loose_tcp: bool,
     /// Which interfaces are what, where discovery must be overruled.
     pub interfaces: Interfaces,
     /// How programs are attached to interfaces.
@@ -47,6 +50,7 @@ impl Default for ShuntConfiguration {
         Self {
             socket_lb: SocketLb::default(),
             answer_echo: true,
+            loose_tcp: false,
             interfaces: Interfaces::default(),
             attach: Attach::default(),
             load_balancer: LoadBalancer::default(),

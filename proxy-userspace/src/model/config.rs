@@ -23,6 +23,8 @@ pub struct Config {
     pub socket_lb: SocketLb,
     /// `answerEcho`: cluster IPs answer ICMP echo.
     pub answer_echo: bool,
+    /// `looseTCP`: any packet to a frontend opens a connection, not only the first of one.
+    pub loose_tcp: bool,
     /// `loadBalancer`.
     pub load_balancer: LoadBalancer,
     /// First source port for masquerading. Below the range from which sockets and
@@ -44,6 +46,7 @@ impl Default for Config {
             external_ips: true,
             socket_lb: SocketLb::default(),
             answer_echo: true,
+            loose_tcp: false,
             load_balancer: LoadBalancer::default(),
             snat_port_first: 1024,
             snat_port_last: 29_999,

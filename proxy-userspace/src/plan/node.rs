@@ -63,7 +63,8 @@ fn settings(config: &Config, node: Option<&Node>, host: &Host, service_cidrs: &[
             SocketLb::All => flags::SOCKET_LB_HOST | flags::SOCKET_LB_PODS,
             SocketLb::Host => flags::SOCKET_LB_HOST,
             SocketLb::Off => 0,
-        } | if config.answer_echo { flags::ANSWER_ECHO } else { 0 },
+        } | if config.answer_echo { flags::ANSWER_ECHO } else { 0 }
+            | if config.loose_tcp { flags::LOOSE } else { 0 },
         snat_port_first: config.snat_port_first,
         snat_port_count: config.snat_port_last.saturating_sub(config.snat_port_first).saturating_add(1),
         timeouts: config.timeouts.into(),

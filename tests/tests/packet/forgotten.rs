@@ -40,7 +40,7 @@ fn a_client_that_goes_on_gets_its_answer() {
     for plan in plans() {
         for new in [Flow::udp, Flow::tcp, Flow::sctp] {
             let outside = new((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
-            let inside = bench.enters(outside, ACK);
+            let inside = bench.enters(outside, SYN);
             forget(&mut bench, &plan, &[Role::REV_DNAT]);
             assert_eq!(bench.enters(outside, ACK), inside);
             assert_eq!(bench.leaves(inside.reversed(), ACK), outside.reversed());

@@ -124,7 +124,7 @@ fn an_sctp_checksum_left_to_hardware_is_left_alone() {
     let mut bench = Bench::new();
     for plan in plans() {
         let flow = Flow::sctp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
-        let mut packet = transport(flow, 0, b"hello");
+        let mut packet = transport(flow, SYN, b"");
         packet[8..12].fill(0);
         let run = bench.ingress(&with_ip(flow, &packet));
         let at = run.packet.len() - packet.len();

@@ -105,6 +105,8 @@ fn in_order() -> Result<()> {
             for new in [Flow::udp, Flow::tcp] {
                 let client = (plan.outside, 40000);
                 let original = new(client, (plan.node, NODE_PORT));
+                let opened = bench.enters(original, SYN);
+                bench.leaves(opened, SYN);
                 let inside = pass(bench, INGRESS, &fragments(original, 1, &PAYLOAD));
                 assert_eq!(reassembled(&inside), new(client, (plan.backend, BACKEND_PORT)));
                 let wire = reassembled(&pass(bench, EGRESS, &inside));
@@ -250,6 +252,7 @@ fn sctp_in_fragments_keeps_its_ports_or_is_dropped() -> Result<()> {
     alone(|bench| {
         for plan in plans() {
             let flow = Flow::sctp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
+            bench.enters(flow, SYN);
             let before = bench.drops(DropReason::FragmentedSctp);
             assert_eq!(bench.ingress(&fragments(flow, 1, &PAYLOAD)[0]).action, SHOT);
             assert_eq!(bench.drops(DropReason::FragmentedSctp), before + 1);

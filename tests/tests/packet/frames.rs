@@ -39,7 +39,8 @@ pub(crate) const ACK: u8 = 0x10;
 pub(crate) const FIN: u8 = 0x01;
 pub(crate) const RST: u8 = 0x04;
 
-/// A TCP segment with these flags, or a datagram, with a short payload where one may be.
+/// A TCP segment with these flags, or an SCTP packet with the chunk that stands for them, or a
+/// datagram, with a short payload where one may be.
 pub(crate) fn frame(flow: Flow, tcp_flags: u8) -> Vec<u8> {
     let payload: &[u8] = if tcp_flags & SYN != 0 { b"" } else { b"hello" };
     with_ip(flow, &transport(flow, tcp_flags, payload))
@@ -83,6 +84,13 @@ pub(crate) fn transport(flow: Flow, tcp_flags: u8, payload: &[u8]) -> Vec<u8> {
             bytes.extend(flow.src.1.to_be_bytes());
             bytes.extend(flow.dst.1.to_be_bytes());
             bytes.extend([0, 0, 0, 9, 0, 0, 0, 0]);
+            // INIT, INIT ACK and DATA (RFC 9260 §3.2).
+            let chunk = match tcp_flags & (SYN | ACK) {
+                SYN => 1,
+                flags if flags & SYN != 0 => 2,
+                _ => 0,
+            };
+            bytes.extend([chunk, 0, 0, 4]);
             bytes.extend(payload);
             let sum = crc32c(&bytes);
             bytes[8..12].copy_from_slice(&sum.to_le_bytes());

@@ -22,5 +22,6 @@ mod refuse;
 mod reply;
 mod reuse;
 mod rows;
+mod stray;
 mod sweep;
 mod verifier;

@@ -15,6 +15,11 @@ pub const SHUNT: &[Field] = &[
     ),
     honoured("answerEcho", Live, "ClusterIPs answer ping"),
     honoured(
+        "looseTCP",
+        Live,
+        "any TCP or SCTP packet opens a connection, see [connections.md](connections.md#in-the-middle-of-a-connection)",
+    ),
+    honoured(
         "interfaces.ignore",
         Live,
         "patterns of names of devices that are no edge, where discovery must be overruled",
