@@ -4,6 +4,7 @@
 //! two and sees client and backend only: destinations are rewritten before it, sources
 //! after it. Under XDP both steps are one, in `driver`.
 
+pub mod direct;
 pub mod driver;
 pub mod dsr;
 pub mod fragment;
@@ -84,7 +85,7 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
         return go_on_in(packet, Tail::InDsr);
     }
     let ports = may_enter(&transport);
-    if ports == Ports::None {
+    if ports.is_none() {
         return Output::CONTINUE.into();
     }
     let Some(parsed) = parse(packet, transport) else {
@@ -94,11 +95,14 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
             Output::CONTINUE.into()
         };
     };
-    if !ports.include::<A>(parsed.tuple.dport) {
+    if !ports.include(&parsed) {
         return Output::CONTINUE.into();
     }
     let back = Output::by(How::Transmit, packet.ifindex());
-    match enter(packet, &parsed) {
+    if ports.are_direct() {
+        return go_on_in(packet, Tail::InDirect);
+    }
+    match enter(packet, &parsed, ports) {
         Ok(output) => output.into(),
         Err(refusal) => refuse(packet, &parsed, &refusal, Hook::INGRESS, back),
     }
@@ -115,7 +119,7 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
         return go_on_in(packet, Tail::OutIcmp);
     }
     let ports = may_leave(&transport, packet.ingress_ifindex() == 0);
-    if ports == Ports::None {
+    if ports.is_none() {
         return Output::CONTINUE.into();
     }
     let Some(parsed) = parse(packet, transport) else {
@@ -125,11 +129,14 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
             Output::CONTINUE.into()
         };
     };
-    if !ports.include::<A>(parsed.tuple.dport) {
+    if !ports.include(&parsed) {
         return Output::CONTINUE.into();
     }
     let back = Output::by(How::Receive, packet.ifindex());
-    match leave(packet, &parsed) {
+    if ports.are_direct() {
+        return go_on_in(packet, Tail::OutDirect);
+    }
+    match leave(packet, &parsed, ports) {
         Ok(output) => output.into(),
         Err(refusal) => refuse(packet, &parsed, &refusal, Hook::EGRESS, back),
     }
@@ -181,16 +188,25 @@ impl<A: Family> Passage<A> {
     fn not_ours(parsed: &Parsed<A>) -> Self {
         Self { target: parsed.tuple, role: Role::NONE.0, ifindex: 0 }
     }
+
+    /// The packet goes on as it came.
+    #[inline(always)]
+    fn is_left(&self) -> bool {
+        self.role == Role::NONE.0 || self.role == Role::LEAVE.0 || self.role == Role::PASS.0
+    }
 }
 
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
-fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
+fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
     let entry = entry_of(packet, parsed)?;
+    if entry.role == Role::NONE.0 && ports.may_be_direct(parsed) {
+        return Ok(go_on_in(packet, Tail::InDirect).output);
+    }
     if parsed.transport.is_fragment() {
         return Ok(go_on_in(packet, Tail::InFragment).output);
     }
-    if entry.role == Role::NONE.0 {
+    if entry.is_left() {
         return Ok(Output::CONTINUE);
     }
     if entry.role == Role::DSR.0 {
@@ -208,10 +224,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
 #[inline(always)]
 fn entry_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
     let arrival = Arrival::at(packet, P::ENTRY);
-    if let Some(row) = conntrack::find(&arrival, parsed, INGRESS) {
-        if row.role == Role::LEAVE.0 {
-            return Ok(Passage::not_ours(parsed));
-        }
+    if let Some(row) = conntrack::find(packet, &arrival, parsed, INGRESS) {
         return Ok(Passage { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
     }
     // What is in the middle of a connection is the tc program's to judge.
@@ -259,12 +272,15 @@ fn connect<A: Family>(
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
 /// socket hooks did not translate.
 #[inline(always)]
-fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
+fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
     let exit = exit_of(packet, parsed)?;
+    if exit.role == Role::NONE.0 && ports.may_be_direct(parsed) {
+        return Ok(go_on_in(packet, Tail::OutDirect).output);
+    }
     if parsed.transport.is_fragment() {
         return Ok(go_on_in(packet, Tail::OutFragment).output);
     }
-    if exit.role == Role::NONE.0 {
+    if exit.is_left() {
         return Ok(Output::CONTINUE);
     }
     nat::rewrite(packet, parsed, &exit.target)?;
@@ -278,7 +294,7 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
 #[inline(always)]
 fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
     let arrival = Arrival::at(packet, Hook::EGRESS);
-    if let Some(row) = conntrack::find(&arrival, parsed, EGRESS) {
+    if let Some(row) = conntrack::find(packet, &arrival, parsed, EGRESS) {
         let role = row.role;
         let target = if row.flags & flags::SNAT_PENDING != 0 {
             snat::complete(row, &parsed.tuple, packet.ifindex())?
@@ -288,10 +304,8 @@ fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passa
         let ifindex = if role == Role::HOST.0 { output::route(packet, &target)? } else { 0 };
         return Ok(Passage { target, role, ifindex });
     }
-    if packet.ingress_ifindex() != 0 {
-        return Ok(Passage::not_ours(parsed));
-    }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
+    let frontend = if packet.ingress_ifindex() == 0 { frontend_of(parsed)? } else { None };
+    let Some(frontend) = frontend else { return Ok(Passage::not_ours(parsed)) };
     let stray = stray::judge(parsed, frontend);
     if stray == Stray::GoesOn {
         return Ok(Passage::not_ours(parsed));

@@ -13,7 +13,7 @@ use proxy_common::{Ip4, Ip6, packet::Wire as _};
 use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
-    pipeline::{Verdict, dsr, egress, fragment, icmp, ingress},
+    pipeline::{Verdict, direct, dsr, egress, fragment, icmp, ingress},
     stage::output::{How, Output},
 };
 
@@ -42,6 +42,15 @@ entry_points! {
     shunt_in_l3: Layer3, ingress;
     /// Out of the stack, to a device without a link-layer header.
     shunt_out_l3: Layer3, egress;
+
+    /// Connections to backends themselves, where `shunt_in` goes on.
+    shunt_in_direct: Ethernet, direct::ingress;
+    /// Connections to backends themselves, where `shunt_out` goes on.
+    shunt_out_direct: Ethernet, direct::egress;
+    /// Connections to backends themselves, where `shunt_in_l3` goes on.
+    shunt_in_direct_l3: Layer3, direct::ingress;
+    /// Connections to backends themselves, where `shunt_out_l3` goes on.
+    shunt_out_direct_l3: Layer3, direct::egress;
 
     /// Packets inside others, where `shunt_in` goes on.
     shunt_in_dsr: Ethernet, dsr::ingress;

@@ -23,6 +23,8 @@ pub mod flags {
     pub const NODE: u64 = 16;
     /// Of a port, not of an address: it is a NodePort.
     pub const NODE_PORT: u64 = 32;
+    /// It has opened a connection to a backend itself that was given another source port.
+    pub const DIRECT: u64 = 64;
 }
 
 /// Bits kept of each hash.

@@ -16,6 +16,10 @@
 //! connection by direct server return has one row at the node that the client reached, `DSR`
 //! at ingress, and `DNAT` and `REV_DNAT` at the node of its backend. A connection that
 //! netfilter translates, from before the agent took over, has one row: `LEAVE` at ingress.
+//!
+//! A connection that is nobody's, to the backend itself, has no rows. If it would meet those of
+//! another, it gets another source port, by `DIRECT` at the hook it comes by and `REV_DIRECT` at the
+//! other; `PASS` is where its replies come, to keep others from taking its tuple.
 
 use super::{assert_size, pod};
 use crate::{
@@ -170,6 +174,8 @@ pub mod flags {
     /// A packet matched a second or more after the row was made: not a mere question
     /// and answer.
     pub const LASTING: u8 = 4;
+    /// The first reply may be any segment: late ones may come of a connection that had the tuple before.
+    pub const ANY_REPLY: u8 = 8;
 }
 
 /// The step of a translation a row stands for; see the table above.
@@ -197,12 +203,21 @@ impl Role {
     /// did. Service and backend are 0.
     pub const LEAVE: Role = Role(7);
 
+    /// The packet goes on as it came: the reply to a connection that nobody translates. Service and
+    /// backend are 0.
+    pub const PASS: Role = Role(8);
+    /// Forward direction of a connection of that kind which met the tuple of one of ours: it has another
+    /// source port. Service and backend are 0.
+    pub const DIRECT: Role = Role(9);
+    /// The reply to it.
+    pub const REV_DIRECT: Role = Role(10);
+
     /// No row has it: the packet is not ours.
     pub const NONE: Role = Role(0xff);
 
     /// True for the one row per connection that lists it.
     #[inline(always)]
     pub fn is_primary(self) -> bool {
-        self.0 == Role::DNAT.0 || self.0 == Role::HOST.0 || self.0 == Role::DSR.0
+        self.0 == Role::DNAT.0 || self.0 == Role::HOST.0 || self.0 == Role::DSR.0 || self.0 == Role::DIRECT.0
     }
 }

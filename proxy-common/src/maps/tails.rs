@@ -42,6 +42,10 @@ tails! {
     InDsr = 4, "shunt_in_dsr", "shunt_in_dsr_l3";
     /// What was inside another packet.
     In = 5, "shunt_in", "shunt_in_l3";
+    /// A packet that is not translated, but may meet rows of others, enters the host's stack.
+    InDirect = 6, "shunt_in_direct", "shunt_in_direct_l3";
+    /// Such a packet leaves the host's stack.
+    OutDirect = 7, "shunt_out_direct", "shunt_out_direct_l3";
 }
 
 impl Tail {

@@ -54,6 +54,8 @@ pub trait Packet: Bytes {
     fn ifindex(&self) -> u32;
     /// Interface it came in on, 0 if this host made it.
     fn ingress_ifindex(&self) -> u32;
+    /// It carries a VLAN tag.
+    fn is_tagged(&self) -> bool;
     /// Overwrites bytes that no Internet checksum of the kernel's bookkeeping covers, or
     /// whose change another call accounts for.
     fn write<T: headers::Header>(&self, offset: usize, header: &T) -> Result<(), DropReason>;

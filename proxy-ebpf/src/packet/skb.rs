@@ -136,6 +136,11 @@ impl<L: Link> Packet for Skb<L> {
     }
 
     #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        context_field!(self.skb, __sk_buff, vlan_present) != 0
+    }
+
+    #[inline(always)]
     fn ifindex(&self) -> u32 {
         context_field!(self.skb, __sk_buff, ifindex)
     }

@@ -138,6 +138,11 @@ impl<F: Framing> Packet for Frame<F> {
     }
 
     #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        F::TAGGED
+    }
+
+    #[inline(always)]
     fn ifindex(&self) -> u32 {
         context_field!(self.ctx, xdp_md, ingress_ifindex)
     }

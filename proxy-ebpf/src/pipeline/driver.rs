@@ -22,7 +22,7 @@ use crate::{
     stage::{
         conntrack::{self, Arrival},
         encap, forward,
-        lookup::{Ports, may_enter},
+        lookup::may_enter,
         nat, route, snat,
     },
 };
@@ -49,12 +49,12 @@ impl Forwarded {
 #[inline(always)]
 pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
     let Some(transport) = A::transport(frame).filter(|t| !t.is_fragment()) else { return Forwarded::UP };
-    let ports = may_enter(&transport);
-    if ports == Ports::None {
+    let ports = may_enter(&transport).to_frontends();
+    if ports.is_none() {
         return Forwarded::UP;
     }
     let Some(parsed) = parse(frame, transport) else { return Forwarded::UP };
-    if !ports.include::<A>(parsed.tuple.dport) || !is_forwarded::<F, A>(frame) {
+    if !ports.include(&parsed) || !is_forwarded::<F, A>(frame) {
         return Forwarded::UP;
     }
     // A refusal is the tc program's to make: it counts and answers.

@@ -80,7 +80,7 @@ fn first<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, hook: u8) -> Resu
 fn fate_of(role: Role) -> Fate {
     match role {
         Role::DSR => Fate::ENCAPSULATE,
-        Role::LEAVE => Fate::PASS,
+        Role::LEAVE | Role::PASS => Fate::PASS,
         Role::REV_HOST => Fate::TO_HOST,
         Role::HOST => Fate::FROM_HOST,
         _ => Fate::REWRITE,

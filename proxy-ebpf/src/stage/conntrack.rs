@@ -10,11 +10,12 @@ use proxy_common::{
         events::Hook,
         frontends::Frontend,
         settings::flags::HANDOVER,
+        tails::Tail,
     },
     packet::{Parsed, headers::tcp_flags},
 };
 
-use super::{over, select::Choice};
+use super::{direct, over, select::Choice};
 use crate::{
     maps::{self, Tables},
     packet::Packet,
@@ -38,10 +39,22 @@ pub fn now() -> u64 {
 
 /// The row for this packet at `hook`, if it still holds.
 #[inline(always)]
-pub fn find<A: Tables>(arrival: &Arrival, parsed: &Parsed<A>, hook: u8) -> Option<&'static mut CtEntry<A>> {
+pub fn find<P: Packet, A: Tables>(
+    packet: &P,
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    hook: u8,
+) -> Option<&'static mut CtEntry<A>> {
     let mut key = CtKey::new(&parsed.tuple, hook);
     let entry = maps::conntrack(&key)?;
     if over::is_over(entry, parsed) {
+        return None;
+    }
+    if direct::meets_another(entry, parsed, hook, &mut key) {
+        // The driver has it go up.
+        if P::ENTRY.0 != Hook::XDP.0 {
+            maps::tail_call(packet, if hook == INGRESS { Tail::InDirect } else { Tail::OutDirect });
+        }
         return None;
     }
     if over::answers_another(entry, parsed, &mut key) {
@@ -88,6 +101,8 @@ fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, key:
         Role::DNAT => (EGRESS, Role::REV_DNAT),
         Role::SNAT if entry.flags & flags::SNAT_PENDING == 0 => (INGRESS, Role::REV_SNAT),
         Role::HOST => (INGRESS, Role::REV_HOST),
+        Role::DIRECT if arrival.hook.0 == Hook::EGRESS.0 => (INGRESS, Role::REV_DIRECT),
+        Role::DIRECT => (EGRESS, Role::REV_DIRECT),
         _ => return,
     };
     if maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0) {
@@ -116,7 +131,7 @@ fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, key:
 
 /// Notes a packet. True about once a second, for what is not to be done for each.
 #[inline(always)]
-fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) -> bool {
+pub fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) -> bool {
     let mut is_time = false;
     entry.packets = entry.packets.wrapping_add(u64::from(arrival.packets));
     entry.bytes = entry.bytes.wrapping_add(u64::from(arrival.bytes));
@@ -234,9 +249,9 @@ pub fn create<A: Tables>(
         row.role = Role::SNAT.0;
         row.flags = row_flags | flags::SNAT_PENDING;
         maps::conntrack_put(&CtKey::new(&target, EGRESS), row)?;
-        row.flags = row_flags;
     }
     row.role = Role::DNAT.0;
+    row.flags = row_flags;
     first(arrival, parsed, row);
     maps::conntrack_put(&CtKey::new(original, INGRESS), row)?;
     owner.count::<A>();
@@ -273,7 +288,7 @@ pub fn first<A: Tables>(arrival: &Arrival, parsed: &Parsed<A>, row: &mut CtEntry
 /// then the later connection gets another source port, or the replies could not be told
 /// apart.
 #[inline(always)]
-fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(), DropReason> {
+fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &mut CtEntry<A>) -> Result<(), DropReason> {
     let mut key = CtKey::new(&target.reversed(), EGRESS);
     if maps::conntrack_claim(&key, reply) {
         return Ok(());
@@ -282,6 +297,8 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(
         let same = known.src == reply.src && known.sport == reply.sport && known.dport == reply.dport;
         if same || over::closing(known.tcp_flags) {
             let was_masked = known.flags & flags::SNAT != 0;
+            // Late packets of the old one come first.
+            reply.flags |= flags::ANY_REPLY;
             maps::conntrack_put(&key, reply)?;
             if was_masked {
                 // Packets of the new connection would meet the row by which those of the old one left.
@@ -291,11 +308,23 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(
             return Ok(());
         }
     }
+    claim_port(target, EGRESS, reply, REMAP_TRIES)
+}
+
+/// Gives `forward` a source port that is free, and enters the row that its reply meets at `hook`.
+#[inline(always)]
+pub fn claim_port<A: Tables>(
+    forward: &mut Tuple<A>,
+    hook: u8,
+    reply: &CtEntry<A>,
+    tries: u32,
+) -> Result<(), DropReason> {
     let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
-    for _ in 0..REMAP_TRIES {
+    let mut key = CtKey::new(&forward.reversed(), hook);
+    for _ in 0..tries {
         key.dport = random_port(settings.snat_port_first, settings.snat_port_count);
         if maps::conntrack_claim(&key, reply) {
-            target.sport = key.dport;
+            forward.sport = key.dport;
             return Ok(());
         }
     }
@@ -304,7 +333,7 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(
 
 /// A port of the range kept for masquerading.
 #[inline(always)]
-pub fn random_port(first: u16, count: u16) -> u16 {
+fn random_port(first: u16, count: u16) -> u16 {
     // SAFETY: the helper has no preconditions.
     let random = unsafe { helper::bpf_get_prandom_u32() };
     let count = if count == 0 { 1 } else { u32::from(count) };

@@ -1,69 +1,143 @@
 //! Destination → frontend.
 
 use proxy_common::{
-    DropReason,
+    DropReason, Tuple,
     maps::{
-        address_filter::flags::{BACKEND, CLIENT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
+        address_filter::flags::{BACKEND, CLIENT, DIRECT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
         frontends::{Frontend, FrontendKey},
         node_addresses::flags::NODE_PORTS,
+        settings::flags::SOCKET_LB_PODS,
     },
-    packet::Transport,
+    packet::{Parsed, Transport},
+    proto,
 };
 
 use super::select::Refusal;
 use crate::maps::{self, Tables};
 
-/// Which packets between two addresses may be ours, by their destination port.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Ports {
-    None,
-    /// NodePorts.
-    Node,
-    All,
-}
+/// Which packets between two addresses may be ours, by what stands in their transport header.
+#[derive(Clone, Copy)]
+pub struct Ports(u8);
 
 impl Ports {
-    /// False if nothing with this destination port can be ours.
+    const NONE: Self = Self(0);
+    /// All.
+    const ALL: Self = Self(1);
+    /// To NodePorts.
+    const TO_NODE_PORT: Self = Self(2);
+    /// From a client to a backend itself: those that may open a connection.
+    const TO_BACKEND: Self = Self(4);
+    /// From the host to a backend itself: those that may open a connection by a port of our range.
+    const FROM_OUR_RANGE: Self = Self(8);
+    /// From the host: datagrams by a NodePort.
+    const FROM_NODE_PORT: Self = Self(16);
+    /// To frontends, or replies.
+    const TO_FRONTEND: Self = Self(Self::ALL.0 | Self::TO_NODE_PORT.0);
+
     #[inline(always)]
-    pub fn include<A: Tables>(self, port: u16) -> bool {
-        match self {
-            Self::None => false,
-            Self::Node => maps::port_bits::<A>(port) & NODE_PORT != 0,
-            Self::All => true,
-        }
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
     }
+
+    #[inline(always)]
+    fn with(self, other: Self, condition: bool) -> Self {
+        if condition { Self(self.0 | other.0) } else { self }
+    }
+
+    /// True if the packets that they include are neither to a frontend nor replies.
+    #[inline(always)]
+    pub fn are_direct(self) -> bool {
+        self.to_frontends().is_none()
+    }
+
+    /// True for a packet that is to a backend itself if it is to no frontend, nor a reply.
+    #[inline(always)]
+    pub fn may_be_direct<A>(self, parsed: &Parsed<A>) -> bool {
+        const DIRECT: Ports = Ports(Ports::TO_BACKEND.0 | Ports::FROM_OUR_RANGE.0 | Ports::FROM_NODE_PORT.0);
+        parsed.opens() && self.has(DIRECT)
+    }
+
+    #[inline(always)]
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Without those that are not to a frontend, nor replies.
+    #[inline(always)]
+    pub fn to_frontends(self) -> Self {
+        Self(self.0 & Self::TO_FRONTEND.0)
+    }
+
+    /// False if the packet can be none of ours.
+    #[inline(always)]
+    pub fn include<A: Tables>(self, parsed: &Parsed<A>) -> bool {
+        let Tuple { sport, dport, proto, .. } = parsed.tuple;
+        let is_node_port = |port| maps::port_bits::<A>(port) & NODE_PORT != 0;
+        self.has(Self::ALL)
+            || (self.has(Self::TO_NODE_PORT) && is_node_port(dport))
+            || (self.has(Self::TO_BACKEND) && parsed.opens())
+            || (self.has(Self::FROM_OUR_RANGE) && parsed.opens() && is_in_our_range(sport))
+            || (self.has(Self::FROM_NODE_PORT) && proto == proto::UDP && is_node_port(sport))
+    }
+}
+
+/// True for a port by which connections are masqueraded.
+#[inline(always)]
+fn is_in_our_range(port: u16) -> bool {
+    maps::settings()
+        .is_some_and(|settings| port.wrapping_sub(settings.snat_port_first) < settings.snat_port_count)
 }
 
 /// What may be ours of that which enters with these addresses. Rows at ingress are for packets to a
-/// frontend, and for replies of a backend to an address of the host. The first fragment of a
-/// packet is asked about as the others are, which have no ports: they wait for its answer.
+/// frontend, for replies of a backend to an address of the host, and for packets of a client to a
+/// backend itself. The first fragment of a packet is asked about as the others are, which have no
+/// ports: they wait for its answer.
 #[inline(always)]
 pub fn may_enter<A: Tables>(packet: &Transport<A>) -> Ports {
     let to = maps::address_bits(&packet.dst);
-    let to_node = to & NODE != 0;
-    let reply = || to_node && (packet.is_fragment() || maps::address_bits(&packet.src) & BACKEND != 0);
-    if to & FRONTEND != 0 || reply() || in_service_cidr(&packet.dst) {
-        return Ports::All;
+    if to & FRONTEND != 0 || in_service_cidr(&packet.dst) {
+        return Ports::ALL;
     }
-    if to_node { Ports::Node } else { Ports::None }
+    if to & (NODE | BACKEND) == 0 {
+        return Ports::NONE;
+    }
+    let from = maps::address_bits(&packet.src);
+    let to_node = to & NODE != 0;
+    let is_reply = to_node && (packet.is_fragment() || from & BACKEND != 0);
+    let to_backend = to & BACKEND != 0;
+    let is_client = from & CLIENT != 0 || packet.proto == proto::UDP && translates_pods();
+    Ports::NONE
+        .with(Ports::ALL, is_reply || (to_backend && from & DIRECT != 0))
+        .with(Ports::TO_NODE_PORT, to_node)
+        .with(Ports::TO_BACKEND, to_backend && is_client)
+}
+
+/// Datagrams of pods to services are translated by packets. Where socket LB does it, connections by
+/// packets are few, and their clients are known by then.
+#[inline(always)]
+fn translates_pods() -> bool {
+    maps::settings().is_some_and(|settings| settings.flags & SOCKET_LB_PODS == 0)
 }
 
 /// What may be ours of that which leaves with these addresses; `made_here` by a process of this
 /// host. Rows at egress are for replies of a backend to a client, for packets of a masqueraded
-/// client to a backend, and for packets of the host to a frontend.
+/// client to a backend, for packets of the host to a frontend, and for those from an address of the
+/// host that another NAT or a process has sent.
 #[inline(always)]
 pub fn may_leave<A: Tables>(packet: &Transport<A>, made_here: bool) -> Ports {
-    if packet.is_fragment() {
-        let any = fragment_may_leave(&packet.src, &packet.dst) || in_service_cidr(&packet.dst);
-        return if any { Ports::All } else { Ports::None };
-    }
     let (from, to) = (maps::address_bits(&packet.src), maps::address_bits(&packet.dst));
     let reply = from & BACKEND != 0 && to & CLIENT != 0;
-    let masqueraded = from & MASQUERADED != 0 && to & BACKEND != 0;
-    if reply || masqueraded || to & FRONTEND != 0 || (made_here && in_service_cidr(&packet.dst)) {
-        return Ports::All;
-    }
-    if to & NODE != 0 { Ports::Node } else { Ports::None }
+    let to_backend = to & BACKEND != 0;
+    let held = packet.is_fragment() && fragment_may_leave(&packet.src, &packet.dst);
+    let masqueraded = from & (MASQUERADED | DIRECT) != 0 && to_backend;
+    let to_frontend =
+        to & FRONTEND != 0 || (made_here || packet.is_fragment()) && in_service_cidr(&packet.dst);
+    let from_node = from & NODE != 0;
+    Ports::NONE
+        .with(Ports::ALL, reply || masqueraded || to_frontend || held)
+        .with(Ports::TO_NODE_PORT, to & NODE != 0)
+        .with(Ports::FROM_OUR_RANGE, from_node && to_backend)
+        .with(Ports::FROM_NODE_PORT, from_node && packet.proto == proto::UDP)
 }
 
 /// False if no fragment that enters with this destination can be ours.
@@ -82,7 +156,9 @@ pub fn fragment_may_leave<A: Tables>(src: &A, dst: &A) -> bool {
 #[inline(always)]
 pub fn may_connect<A: Tables>(dst: &A, port: u16) -> bool {
     let to = maps::address_bits(dst);
-    to & FRONTEND != 0 || (to & NODE != 0 && Ports::Node.include::<A>(port)) || in_service_cidr(dst)
+    to & FRONTEND != 0
+        || (to & NODE != 0 && maps::port_bits::<A>(port) & NODE_PORT != 0)
+        || in_service_cidr(dst)
 }
 
 #[inline(always)]

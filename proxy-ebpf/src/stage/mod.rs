@@ -4,6 +4,7 @@ pub mod affinity;
 pub mod classify;
 pub mod conntrack;
 pub mod decap;
+pub mod direct;
 pub mod echo;
 pub mod encap;
 pub mod forward;

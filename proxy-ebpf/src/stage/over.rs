@@ -14,7 +14,7 @@ use crate::maps::{self, Tables};
 const LEAVE_IDLE_NS: u64 = 28_000_000_000;
 
 /// True when a packet may not follow the row it matches: it opens a connection, and the row
-/// belongs to one that ended or whose backend is gone; every datagram opens one.
+/// belongs to one that ended or whose backend is gone; or it is UDP, to a backend that is gone.
 /// Netfilter's connections end sooner: no rule of its own gives it another.
 #[inline(always)]
 pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
@@ -22,6 +22,9 @@ pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
     if entry.role == Role::LEAVE.0 {
         let stale = now().wrapping_sub(entry.last_seen) >= LEAVE_IDLE_NS;
         return if parsed.tuple.proto == proto::TCP { opens } else { stale };
+    }
+    if entry.role == Role::DIRECT.0 {
+        return parsed.tuple.proto == proto::TCP && opens && closing(entry.tcp_flags);
     }
     if !Role(entry.role).is_primary() {
         return false;
@@ -31,7 +34,7 @@ pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
             opens && (closing(entry.tcp_flags) || backend_is_gone(entry) || reply_is_closing(entry, parsed))
         }
         proto::UDP => backend_is_gone(entry),
-        _ => opens && backend_is_gone(entry),
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6, Tuple,
     maps::{
-        conntrack::{CtEntry, CtKey, INGRESS, Role, flags},
+        conntrack::{CtEntry, INGRESS, Role, flags},
         devices::Device,
     },
 };
@@ -48,16 +48,7 @@ pub fn address<A: SnatAddress>(ifindex: u32) -> Result<A, DropReason> {
 /// the row that the reply meets first.
 #[inline(always)]
 pub fn claim<A: Tables>(forward: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(), DropReason> {
-    let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
-    let mut key = CtKey::new(&forward.reversed(), INGRESS);
-    for _ in 0..TRIES {
-        key.dport = conntrack::random_port(settings.snat_port_first, settings.snat_port_count);
-        if maps::conntrack_claim(&key, reply) {
-            forward.sport = key.dport;
-            return Ok(());
-        }
-    }
-    Err(DropReason::SnatPortsExhausted)
+    conntrack::claim_port(forward, INGRESS, reply, TRIES)
 }
 
 /// Completes a connection whose first packet leaves by `ifindex`.

@@ -3,13 +3,14 @@
 use proxy_common::{
     DropReason,
     maps::{
+        conntrack::{CtKey, INGRESS},
         frontends::{Frontend, flags::MAGLEV},
         settings::flags::{HANDOVER, LOOSE},
     },
-    packet::Parsed,
+    packet::{Parsed, headers::tcp_flags::SYN},
 };
 
-use super::select::Refusal;
+use super::{direct, select::Refusal};
 use crate::maps::{self, Tables};
 
 /// What becomes of a packet to a frontend that no row is for.
@@ -36,7 +37,8 @@ impl Stray {
 ///
 /// At an address of the host it may be a reply to somebody else: netfilter and other NATs take source
 /// ports that are NodePorts, too. While maps are replaced, its row may be in the other ones. With Maglev
-/// another node may have had the connection until now, and this one finds the same backend.
+/// another node may have had the connection until now, and this one finds the same backend; a reply is
+/// told from that by how it begins.
 #[inline(always)]
 pub fn judge<A: Tables>(parsed: &Parsed<A>, frontend: &Frontend) -> Stray {
     if parsed.opens() {
@@ -46,8 +48,18 @@ pub fn judge<A: Tables>(parsed: &Parsed<A>, frontend: &Frontend) -> Stray {
     if flags & LOOSE != 0 {
         return Stray::Opens;
     }
-    if flags & HANDOVER != 0 || maps::node_address(&parsed.tuple.dst).is_some() {
+    if flags & HANDOVER != 0 {
         return Stray::GoesOn;
     }
-    if frontend.flags & MAGLEV != 0 { Stray::Opens } else { Stray::Refused }
+    let is_maglev = frontend.flags & MAGLEV != 0;
+    if parsed.tcp_flags & SYN == 0 && is_maglev {
+        return Stray::Opens;
+    }
+    if maps::node_address(&parsed.tuple.dst).is_none() {
+        return Stray::Refused;
+    }
+    if is_maglev {
+        direct::note(&CtKey::new(&parsed.tuple, INGRESS));
+    }
+    Stray::GoesOn
 }

@@ -103,7 +103,8 @@ impl Usage {
     }
 
     fn add_live<A: MapAddr>(&mut self, rows: &Rows<A>) {
-        for (key, entry) in &rows.conntrack {
+        // Those that no service has are of nobody's use.
+        for (key, entry) in rows.conntrack.iter().filter(|(_, entry)| entry.service != 0) {
             let role = Role(entry.role);
             let counts = self.at(CounterKey {
                 service: entry.service,

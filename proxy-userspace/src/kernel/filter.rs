@@ -7,7 +7,7 @@ use proxy_common::{
     maps::{
         address_filter::{
             Cell,
-            flags::{BACKEND, CLIENT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
+            flags::{BACKEND, CLIENT, DIRECT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
         },
         conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT},
         frontends::FrontendKey,
@@ -55,8 +55,12 @@ impl AddressFilter {
     pub(super) fn admit_row<A: Addr>(&mut self, key: &CtKey<A>, entry: &CtEntry<A>) -> Result<(), MapError> {
         match (key.hook, Role(entry.role)) {
             // It goes on as it came, looked at or not.
-            (_, Role::LEAVE) => Ok(()),
-            (INGRESS, Role::REV_SNAT | Role::REV_HOST) => {
+            (_, Role::LEAVE | Role::PASS) => Ok(()),
+            (_, Role::DIRECT) => {
+                self.set(Cell::of(&key.src), DIRECT)?;
+                self.admit_backend(&key.dst)
+            }
+            (INGRESS, Role::REV_SNAT | Role::REV_HOST | Role::REV_DIRECT) => {
                 self.admit_backend(&key.src)?;
                 self.admit_node(&key.dst)
             }

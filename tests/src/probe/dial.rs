@@ -78,8 +78,9 @@ fn udp_attempt(
     limit: Duration,
     kept: &mut HashMap<String, Kept>,
 ) -> Result<Outcome> {
-    let Some(port) = dial.source_port else {
-        let client = match udp::client(dial.from, None, dial.to, number.is_multiple_of(2))? {
+    let Some(port) = dial.source_port.filter(|_| dial.keep.is_none()) else {
+        let connected = dial.keep.is_some() || number.is_multiple_of(2);
+        let client = match udp::client(dial.from, dial.source_port, dial.to, connected)? {
             Ok(client) => client,
             Err(outcome) => return Ok(outcome),
         };

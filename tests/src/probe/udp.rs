@@ -175,6 +175,8 @@ pub(super) fn client(
 ) -> Result<Result<Client, Outcome>> {
     let socket = open(to.ip(), Proto::Udp)?;
     let from = SocketAddr::new(from.unwrap_or(any(to.ip(), 0).ip()), source_port.unwrap_or(0));
+    // One port may serve several peers, a socket for each.
+    socket.set_reuse_address(connected)?;
     socket.bind(&from.into()).with_context(|| format!("bind to {from}"))?;
     if connected && let Err(error) = socket.connect(&to.into()) {
         return Ok(Err(outcome_of(&error, "connect")));

@@ -8,6 +8,7 @@ mod check;
 mod confined;
 mod detour;
 mod detour_mtu;
+mod direct;
 mod documents;
 mod dsr;
 mod edges;

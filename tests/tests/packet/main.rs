@@ -10,6 +10,7 @@ mod frames;
 mod uplink;
 
 mod affinity;
+mod direct;
 mod dsr;
 mod echo;
 mod forgotten;

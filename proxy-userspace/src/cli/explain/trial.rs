@@ -278,7 +278,7 @@ impl Facts<'_> {
             frontend,
             connection: known.map(|row| answer::Connection {
                 backend: socket(row.dst, row.dport),
-                untouched: [Role::DSR.0, Role::LEAVE.0].contains(&row.role),
+                untouched: [Role::DSR.0, Role::LEAVE.0, Role::PASS.0].contains(&row.role),
                 idle_seconds: self.now.saturating_sub(row.last_seen) / 1_000_000_000,
             }),
             affinity,
@@ -365,6 +365,9 @@ impl Facts<'_> {
         if row.role == Role::LEAVE.0 {
             let whose = "netfilter has translated this connection since before the agent took over";
             return of(Outcome::Untouched, whose.into());
+        }
+        if row.role == Role::PASS.0 {
+            return of(Outcome::Untouched, "it is a reply to a connection that nobody translates".into());
         }
         let where_ = match rows.backends.get(&row.backend) {
             Some(backend) if backend.flags & backends::flags::LOCAL != 0 => "on this node",

@@ -30,7 +30,8 @@ pub enum ConnCommand {
     /// Show the connections whose packets are rewritten.
     ///
     /// Connections that socket LB translated when they were opened need no tracking and are not listed.
-    /// Those of role leave belong to netfilter, from before the agent took over. SNAT is the source that the backend sees, where that is not the client. EXPIRES is the time after
+    /// Those of role leave belong to netfilter, from before the agent took over; those of role direct
+    /// were opened to a backend itself, and got another source port, as their own was taken. SNAT is the source that the backend sees, where that is not the client. EXPIRES is the time after
     /// which the connection is forgotten if no packet comes.
     #[command(after_help = EXAMPLES)]
     List(ListArgs<ConnView>),
@@ -73,7 +74,8 @@ pub struct ConnView {
     /// Who answers; unknown of connections that netfilter translates.
     pub backend: Option<SocketAddr>,
     /// The way its packets go: `dnat`, `host` for a process of this node that went past socket LB,
-    /// `dsr`, or `leave`: to netfilter, which translates it since before the agent did.
+    /// `dsr`; `leave`: to netfilter, which translates it since before the agent did; or `direct`: to
+    /// the backend itself, by another source port.
     pub role: &'static str,
     /// The source the backend sees, where that is not the client.
     pub snat: Option<SocketAddr>,
@@ -264,7 +266,7 @@ fn connection<A: MapAddr>(
     let last_seen = reply.map_or(0, |r| r.last_seen).max(entry.last_seen);
     let left = entry.role == Role::LEAVE.0;
     ConnView {
-        service: if left { String::new() } else { names.of(entry.service) },
+        service: if entry.service == 0 { String::new() } else { names.of(entry.service) },
         service_id: entry.service,
         protocol: proto::name(key.proto).unwrap_or("any"),
         client,
@@ -288,6 +290,7 @@ fn role<A: MapAddr>(entry: &CtEntry<A>) -> &'static str {
         Role::HOST => "host",
         Role::DSR => "dsr",
         Role::LEAVE => "leave",
+        Role::DIRECT => "direct",
         _ => "dnat",
     }
 }
@@ -314,7 +317,7 @@ fn reply<'a, A: MapAddr>(rows: &'a Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) 
     if is_one_sided(entry.role) {
         return None;
     }
-    let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };
+    let hook = if key.hook == EGRESS { INGRESS } else { EGRESS };
     rows.conntrack.get(&CtKey::new(&entry.target(key.proto).reversed(), hook))
 }
 

@@ -45,6 +45,9 @@ impl<'a, A: MapAddr> Connection<'a, A> {
             {
                 add(CtKey::new(&snat.target(key.proto).reversed(), INGRESS), Role::REV_SNAT);
             }
+        } else if entry.role == Role::DIRECT.0 {
+            let hook = if key.hook == EGRESS { INGRESS } else { EGRESS };
+            add(CtKey::new(&target.reversed(), hook), Role::REV_DIRECT);
         }
         connection
     }
@@ -77,11 +80,12 @@ impl<'a, A: MapAddr> Connection<'a, A> {
 
     fn tcp_timeout(&self, timeouts: &Timeouts) -> Duration {
         if let [(_, only)] = self.rows[..]
-            && [Role::DSR, Role::LEAVE].contains(&Role(only.role))
+            && [Role::DSR, Role::LEAVE, Role::PASS].contains(&Role(only.role))
         {
             return one_sided(only.tcp_flags, timeouts);
         }
-        let is_reply = |role: u8| [Role::REV_SNAT, Role::REV_DNAT, Role::REV_HOST].contains(&Role(role));
+        const REPLIES: [Role; 4] = [Role::REV_SNAT, Role::REV_DNAT, Role::REV_HOST, Role::REV_DIRECT];
+        let is_reply = |role: u8| REPLIES.contains(&Role(role));
         let seen = |reply: bool| {
             let rows = self.rows.iter().filter(|(_, entry)| is_reply(entry.role) == reply);
             rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
@@ -114,8 +118,8 @@ pub fn time_left<A: MapAddr>(
     Connection::of(rows, key, entry).time_left(now_ns, timeouts)
 }
 
-/// The client is all that is seen of a connection by direct server return, or by netfilter. Its first
-/// acknowledgement says that the backend answered. Its end counts as the end of both: the
+/// One side is all that is seen of a connection by direct server return, by netfilter, or of nobody. Its
+/// first acknowledgement says that the other answered. Its end counts as the end of both: the
 /// backend's is not seen, and what the client still sends finds the same backend by hashing.
 fn one_sided(forward: u8, timeouts: &Timeouts) -> Duration {
     if forward & RST != 0 {

@@ -160,7 +160,7 @@ impl<A: MapAddr> Flows<A> {
                     served.open += u64::from(primaries);
                     connection.rows.iter().for_each(|(_, row)| served.traffic += counters::traffic(row));
                 }
-                if key.proto == proto::UDP && entry.role != Role::LEAVE.0 {
+                if key.proto == proto::UDP && entry.service != 0 {
                     self.way(path(key, entry)).connections.push(keys);
                 }
             }

@@ -1,0 +1,69 @@
+//! Packets between a client and a backend itself, which are translated only if they would meet the
+//! rows of another connection.
+
+use proxy_common::{
+    DropReason,
+    maps::{
+        conntrack::{CtKey, EGRESS, INGRESS},
+        events::Hook,
+        tails::Tail,
+    },
+    packet::{Parsed, parse},
+};
+
+use super::{Family, Verdict, go_on_in};
+use crate::{
+    maps,
+    packet::Packet,
+    stage::{conntrack::Arrival, direct, nat, output::Output, over},
+};
+
+/// Such a packet enters the host's stack.
+#[inline(always)]
+pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
+    by_hook::<P, A>(packet, INGRESS, P::ENTRY, Tail::InFragment)
+}
+
+/// Such a packet leaves the host's stack.
+#[inline(always)]
+pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
+    by_hook::<P, A>(packet, EGRESS, Hook::EGRESS, Tail::OutFragment)
+}
+
+#[inline(always)]
+fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, at: Hook, fragments: Tail) -> Verdict {
+    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+        return Output::CONTINUE.into();
+    };
+    let arrival = Arrival::at(packet, at);
+    if let Err(reason) = translate(packet, &arrival, &parsed, hook) {
+        return Err(reason).into();
+    }
+    // A first fragment is translated there, by the row that it has now, and says what becomes of the others.
+    if parsed.transport.is_fragment() { go_on_in(packet, fragments) } else { Output::CONTINUE.into() }
+}
+
+#[inline(always)]
+fn translate<P: Packet, A: Family>(
+    packet: &P,
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    hook: u8,
+) -> Result<(), DropReason> {
+    let mut key = CtKey::new(&parsed.tuple, hook);
+    if let Some(row) = maps::conntrack(&key) {
+        if direct::meets_another(row, parsed, hook, &mut key) {
+            direct::release(row, &parsed.tuple, hook, parsed.tcp_flags, &mut key);
+            return Ok(());
+        }
+        if !over::is_over(row, parsed) {
+            return Ok(());
+        }
+        key = CtKey::new(&parsed.tuple, hook);
+        maps::conntrack_remove(&key);
+    }
+    match direct::open(packet, arrival, parsed, hook)? {
+        Some(target) if !parsed.transport.is_fragment() => nat::rewrite(packet, parsed, &target),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,203 @@
+//! Connections that nobody translates: a client asks a backend itself, or netfilter or a process of the
+//! host sends to one from an address of the host. Their tuples may be those that a connection of ours has
+//! between the hooks or on the wire; then the replies to both would be the same. The later of the two
+//! gets another source port, as nf_conntrack does it. A connection of ours that is over gives way.
+
+use proxy_common::{
+    DropReason, Tuple,
+    maps::{
+        address_filter::flags::DIRECT,
+        conntrack::{
+            CtEntry, CtKey, EGRESS, INGRESS, Role,
+            flags::{ANY_REPLY, SNAT_PENDING},
+        },
+        settings::flags::{ATTACHING, HANDOVER, TAKEOVER},
+    },
+    packet::{
+        Parsed,
+        headers::tcp_flags::{ACK, RST, SYN},
+    },
+    proto,
+};
+
+use super::{
+    conntrack::{self, Arrival, Owner},
+    over, trace,
+};
+use crate::{
+    maps::{self, Tables},
+    packet::Packet,
+};
+
+/// Source ports tried for a connection whose own is taken.
+const TRIES: u32 = 16;
+/// Whose connection it is that no service has.
+const NOBODY: Owner = Owner { service: 0, backend: 0, kind: 0 };
+
+/// What becomes of a packet that may open such a connection, and that no row is for.
+///
+/// # Errors
+/// When no source port is free.
+#[inline(always)]
+pub fn open<P: Packet, A: Tables>(
+    packet: &P,
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    hook: u8,
+) -> Result<Option<Tuple<A>>, DropReason> {
+    const UNSETTLED: u32 = HANDOVER | ATTACHING | TAKEOVER;
+    if !parsed.opens() || maps::settings().is_none_or(|settings| settings.flags & UNSETTLED != 0) {
+        return Ok(None);
+    }
+    let mut key = CtKey::new(&parsed.tuple.reversed(), opposite(hook));
+    let Some(met) = maps::conntrack(&key) else {
+        // The first reply to a TCP connection of ours says whether the backend has another by the same
+        // port (`meets_another`), if that cannot be known here.
+        if parsed.tuple.proto != proto::TCP || hook == EGRESS {
+            note(&key);
+        }
+        return Ok(None);
+    };
+    match Role(met.role) {
+        Role::PASS => {
+            conntrack::touch(arrival, met, parsed.tcp_flags);
+            Ok(None)
+        }
+        // Packets of host processes come by once more when they have been sent on.
+        Role::LEAVE | Role::REV_HOST => Ok(None),
+        _ if was_seen_before(packet, hook) => Ok(None),
+        _ if has_ended(met, parsed.tuple.proto, opposite(hook), &mut key) => {
+            release(met, &parsed.tuple.reversed(), opposite(hook), 0, &mut key);
+            Ok(None)
+        }
+        _ => by_another_port(arrival, parsed, hook).map(Some),
+    }
+}
+
+#[inline(always)]
+fn opposite(hook: u8) -> u8 {
+    if hook == INGRESS { EGRESS } else { INGRESS }
+}
+
+/// Keeps the tuple from connections of ours to come, and its packets as they are.
+#[inline(always)]
+pub fn note<A: Tables>(reply: &CtKey<A>) {
+    let Some(row) = maps::new_row::<A>() else { return };
+    *row = conntrack::row(NOBODY, &reply.tuple(), Role::PASS, 0);
+    // Another CPU may have been faster, and a full table costs no connection of anybody.
+    maps::conntrack_claim(reply, row);
+}
+
+/// True at the second of two devices that a packet passes in one direction, a VLAN's and the one below:
+/// what is met then may be the packet's own connection, opened at the first.
+#[inline(always)]
+fn was_seen_before<P: Packet>(packet: &P, hook: u8) -> bool {
+    if hook == EGRESS {
+        return packet.is_tagged();
+    }
+    maps::device(packet.ifindex()).is_some_and(|device| device.vlan != 0)
+}
+
+#[inline(always)]
+fn by_another_port<A: Tables>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    hook: u8,
+) -> Result<Tuple<A>, DropReason> {
+    let mut target = parsed.tuple;
+    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
+    *row = conntrack::row(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0);
+    conntrack::claim_port(&mut target, opposite(hook), row, TRIES)?;
+    row.set_target(&target);
+    row.role = Role::DIRECT.0;
+    conntrack::first(arrival, parsed, row);
+    maps::admit_address(&parsed.tuple.src, DIRECT);
+    maps::conntrack_put(&CtKey::new(&parsed.tuple, hook), row)?;
+    trace::masqueraded(arrival.ifindex, &parsed.tuple, &target, NOBODY);
+    Ok(target)
+}
+
+/// True for a reply that cannot be to the connection of the row it meets: of that the client has sent its
+/// SYN, and nothing has answered; TCP answers with SYN or RST. The client has asked the backend itself
+/// before, by the same port. `key` is room for a key.
+#[inline(always)]
+pub fn meets_another<A: Tables>(
+    entry: &CtEntry<A>,
+    parsed: &Parsed<A>,
+    hook: u8,
+    key: &mut CtKey<A>,
+) -> bool {
+    let is_first = parsed.tuple.proto == proto::TCP
+        && parsed.tcp_flags & (SYN | RST) == 0
+        && entry.tcp_flags == 0
+        && entry.flags & ANY_REPLY == 0
+        && is_reply(entry);
+    if !is_first {
+        return false;
+    }
+    *key = forward_key(entry, proto::TCP, hook);
+    maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & (SYN | ACK) == SYN)
+}
+
+#[inline(always)]
+fn is_reply<A>(entry: &CtEntry<A>) -> bool {
+    entry.role == Role::REV_DNAT.0
+        || entry.role == Role::REV_SNAT.0
+        || entry.role == Role::REV_HOST.0
+        || entry.role == Role::REV_DIRECT.0
+}
+
+/// The key of the row by which packets leave or enter whose replies meet `entry` at `hook`.
+#[inline(always)]
+fn forward_key<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8) -> CtKey<A> {
+    CtKey::new(&entry.target(proto).reversed(), opposite(hook))
+}
+
+/// True if the connection has ended whose replies meet `entry` at `hook`. `key` is room for a key.
+#[inline(always)]
+fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey<A>) -> bool {
+    if proto != proto::TCP {
+        return false;
+    }
+    *key = forward_key(entry, proto, hook);
+    over::closing(entry.tcp_flags) || maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
+}
+
+/// Leaves the replies by `reply` that meet `entry` at `hook` to the connection that is not ours. What the
+/// client of ours sends opens it anew, by another port. `key` is room for keys, `tcp_flags` what has been
+/// seen of the other connection.
+#[inline(always)]
+pub fn release<A: Tables>(
+    entry: &mut CtEntry<A>,
+    reply: &Tuple<A>,
+    hook: u8,
+    tcp_flags: u8,
+    key: &mut CtKey<A>,
+) {
+    *key = forward_key(entry, reply.proto, hook);
+    if entry.role == Role::REV_SNAT.0 {
+        if let Some(row) = maps::conntrack(key) {
+            row.flags |= SNAT_PENDING;
+        }
+    } else {
+        maps::conntrack_remove(key);
+    }
+    if entry.role == Role::REV_DNAT.0 {
+        unmask(reply, key);
+    }
+    (entry.role, entry.flags, entry.tcp_flags) = (Role::PASS.0, 0, tcp_flags);
+    (entry.service, entry.backend) = (0, 0);
+    entry.set_target(reply);
+}
+
+/// Removes the rows by which a connection was masqueraded whose replies become `reply`: packets of the
+/// other connection would meet them, too.
+#[inline(always)]
+fn unmask<A: Tables>(reply: &Tuple<A>, key: &mut CtKey<A>) {
+    *key = CtKey::new(&reply.reversed(), EGRESS);
+    let Some(row) = maps::conntrack(key).filter(|row| row.role == Role::SNAT.0) else { return };
+    *key = CtKey::new(&row.target(reply.proto).reversed(), INGRESS);
+    maps::conntrack_remove(key);
+    *key = CtKey::new(&reply.reversed(), EGRESS);
+    maps::conntrack_remove(key);
+}
