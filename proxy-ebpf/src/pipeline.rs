@@ -25,6 +25,7 @@ use crate::{
     maps,
     packet::{Buffer, Packet},
     stage::{
+        self,
         classify::{self, PodRange},
         conntrack::{self, Arrival, Owner},
         encap,
@@ -200,7 +201,7 @@ impl<A: Family> Passage<A> {
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
     let entry = entry_of(packet, parsed)?;
-    if entry.role == Role::NONE.0 && ports.may_be_direct(parsed) {
+    if entry.role == Role::NONE.0 && ports.include_direct(parsed) {
         return Ok(go_on_in(packet, Tail::InDirect).output);
     }
     if parsed.transport.is_fragment() {
@@ -234,7 +235,10 @@ fn entry_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Pass
     }
     let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
     let stray = if in_driver { Stray::Opens } else { stray::judge(parsed, frontend) };
-    if stray == Stray::GoesOn {
+    if stray == Stray::Reply {
+        stage::direct::note(&CtKey::new(&parsed.tuple, INGRESS));
+    }
+    if stray == Stray::GoesOn || stray == Stray::Reply {
         return Ok(Passage::not_ours(parsed));
     }
     connect(&arrival, parsed, frontend, stray).map_err(|refusal| refusal.of(frontend.service))
@@ -274,7 +278,7 @@ fn connect<A: Family>(
 #[inline(always)]
 fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
     let exit = exit_of(packet, parsed)?;
-    if exit.role == Role::NONE.0 && ports.may_be_direct(parsed) {
+    if exit.role == Role::NONE.0 && ports.include_direct(parsed) {
         return Ok(go_on_in(packet, Tail::OutDirect).output);
     }
     if parsed.transport.is_fragment() {
@@ -307,7 +311,7 @@ fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passa
     let frontend = if packet.ingress_ifindex() == 0 { frontend_of(parsed)? } else { None };
     let Some(frontend) = frontend else { return Ok(Passage::not_ours(parsed)) };
     let stray = stray::judge(parsed, frontend);
-    if stray == Stray::GoesOn {
+    if stray == Stray::GoesOn || stray == Stray::Reply {
         return Ok(Passage::not_ours(parsed));
     }
     let connected = connect_from_host(packet, &arrival, parsed, frontend, stray);

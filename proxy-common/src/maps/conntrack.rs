@@ -157,6 +157,13 @@ impl<A: Addr> CtEntry<A> {
         Tuple { src: self.src, dst: self.dst, sport: self.sport, dport: self.dport, proto }
     }
 
+    /// The key of the row that packets of the other direction meet, which become what this row's packets
+    /// are. This one's is at `hook`.
+    #[inline(always)]
+    pub fn pair(&self, proto: u8, hook: u8) -> CtKey<A> {
+        CtKey::new(&self.target(proto).reversed(), if hook == INGRESS { EGRESS } else { INGRESS })
+    }
+
     /// Sets the tuple to write.
     #[inline(always)]
     pub fn set_target(&mut self, target: &Tuple<A>) {
@@ -219,5 +226,14 @@ impl Role {
     #[inline(always)]
     pub fn is_primary(self) -> bool {
         self.0 == Role::DNAT.0 || self.0 == Role::HOST.0 || self.0 == Role::DSR.0 || self.0 == Role::DIRECT.0
+    }
+
+    /// True for a row that replies meet.
+    #[inline(always)]
+    pub fn is_reply(self) -> bool {
+        self.0 == Role::REV_SNAT.0
+            || self.0 == Role::REV_DNAT.0
+            || self.0 == Role::REV_HOST.0
+            || self.0 == Role::REV_DIRECT.0
     }
 }

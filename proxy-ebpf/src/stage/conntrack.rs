@@ -28,7 +28,7 @@ const RESOLUTION_NS: u64 = 1_000_000_000;
 /// kernel ticks 100 to 1,000 times a second.
 const RESOLUTION_TICKS: Ticks = 100;
 /// Source ports tried for a client whose own port is taken at the backend.
-const REMAP_TRIES: u32 = 16;
+pub const REMAP_TRIES: u32 = 16;
 
 /// Time since boot in nanoseconds, to a few milliseconds.
 #[inline(always)]
@@ -63,7 +63,7 @@ pub fn find<P: Packet, A: Tables>(
         return None;
     }
     if touch(arrival, entry, parsed.tcp_flags) {
-        mend(arrival, entry, &parsed.tuple, &mut key);
+        mend(arrival, entry, &parsed.tuple, hook, &mut key);
     }
     Some(entry)
 }
@@ -96,13 +96,12 @@ pub fn follow<A: Tables>(
 /// Not during a handover: rows that are missing have moved on, and the programs that have them would
 /// never see a packet that a row made here has masqueraded by another port.
 #[inline(always)]
-fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, key: &mut CtKey<A>) {
-    let (hook, role) = match Role(entry.role) {
-        Role::DNAT => (EGRESS, Role::REV_DNAT),
-        Role::SNAT if entry.flags & flags::SNAT_PENDING == 0 => (INGRESS, Role::REV_SNAT),
-        Role::HOST => (INGRESS, Role::REV_HOST),
-        Role::DIRECT if arrival.hook.0 == Hook::EGRESS.0 => (INGRESS, Role::REV_DIRECT),
-        Role::DIRECT => (EGRESS, Role::REV_DIRECT),
+fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
+    let role = match Role(entry.role) {
+        Role::DNAT => Role::REV_DNAT,
+        Role::SNAT if entry.flags & flags::SNAT_PENDING == 0 => Role::REV_SNAT,
+        Role::HOST => Role::REV_HOST,
+        Role::DIRECT => Role::REV_DIRECT,
         _ => return,
     };
     if maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0) {
@@ -114,7 +113,7 @@ fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, key:
     row.set_target(&tuple.reversed());
     (row.role, row.flags, row.ifindex) = (role.0, snat, arrival.ifindex);
     (row.tcp_flags, row.packets, row.bytes) = (entry.tcp_flags & tcp_flags::ACK, 0, 0);
-    *key = CtKey::new(&entry.target(tuple.proto).reversed(), hook);
+    *key = entry.pair(tuple.proto, hook);
     if maps::conntrack(key).is_none() {
         maps::conntrack_claim(key, row);
     }

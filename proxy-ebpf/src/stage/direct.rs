@@ -29,8 +29,6 @@ use crate::{
     packet::Packet,
 };
 
-/// Source ports tried for a connection whose own is taken.
-const TRIES: u32 = 16;
 /// Whose connection it is that no service has.
 const NOBODY: Owner = Owner { service: 0, backend: 0, kind: 0 };
 
@@ -107,7 +105,7 @@ fn by_another_port<A: Tables>(
     let mut target = parsed.tuple;
     let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
     *row = conntrack::row(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0);
-    conntrack::claim_port(&mut target, opposite(hook), row, TRIES)?;
+    conntrack::claim_port(&mut target, opposite(hook), row, conntrack::REMAP_TRIES)?;
     row.set_target(&target);
     row.role = Role::DIRECT.0;
     conntrack::first(arrival, parsed, row);
@@ -131,26 +129,12 @@ pub fn meets_another<A: Tables>(
         && parsed.tcp_flags & (SYN | RST) == 0
         && entry.tcp_flags == 0
         && entry.flags & ANY_REPLY == 0
-        && is_reply(entry);
+        && Role(entry.role).is_reply();
     if !is_first {
         return false;
     }
-    *key = forward_key(entry, proto::TCP, hook);
+    *key = entry.pair(proto::TCP, hook);
     maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & (SYN | ACK) == SYN)
-}
-
-#[inline(always)]
-fn is_reply<A>(entry: &CtEntry<A>) -> bool {
-    entry.role == Role::REV_DNAT.0
-        || entry.role == Role::REV_SNAT.0
-        || entry.role == Role::REV_HOST.0
-        || entry.role == Role::REV_DIRECT.0
-}
-
-/// The key of the row by which packets leave or enter whose replies meet `entry` at `hook`.
-#[inline(always)]
-fn forward_key<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8) -> CtKey<A> {
-    CtKey::new(&entry.target(proto).reversed(), opposite(hook))
 }
 
 /// True if the connection has ended whose replies meet `entry` at `hook`. `key` is room for a key.
@@ -159,7 +143,7 @@ fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey
     if proto != proto::TCP {
         return false;
     }
-    *key = forward_key(entry, proto, hook);
+    *key = entry.pair(proto, hook);
     over::closing(entry.tcp_flags) || maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
 }
 
@@ -174,7 +158,7 @@ pub fn release<A: Tables>(
     tcp_flags: u8,
     key: &mut CtKey<A>,
 ) {
-    *key = forward_key(entry, reply.proto, hook);
+    *key = entry.pair(reply.proto, hook);
     if entry.role == Role::REV_SNAT.0 {
         if let Some(row) = maps::conntrack(key) {
             row.flags |= SNAT_PENDING;

@@ -50,13 +50,6 @@ impl Ports {
         self.to_frontends().is_none()
     }
 
-    /// True for a packet that is to a backend itself if it is to no frontend, nor a reply.
-    #[inline(always)]
-    pub fn may_be_direct<A>(self, parsed: &Parsed<A>) -> bool {
-        const DIRECT: Ports = Ports(Ports::TO_BACKEND.0 | Ports::FROM_OUR_RANGE.0 | Ports::FROM_NODE_PORT.0);
-        parsed.opens() && self.has(DIRECT)
-    }
-
     #[inline(always)]
     pub fn is_none(self) -> bool {
         self.0 == 0
@@ -71,14 +64,24 @@ impl Ports {
     /// False if the packet can be none of ours.
     #[inline(always)]
     pub fn include<A: Tables>(self, parsed: &Parsed<A>) -> bool {
-        let Tuple { sport, dport, proto, .. } = parsed.tuple;
-        let is_node_port = |port| maps::port_bits::<A>(port) & NODE_PORT != 0;
         self.has(Self::ALL)
-            || (self.has(Self::TO_NODE_PORT) && is_node_port(dport))
-            || (self.has(Self::TO_BACKEND) && parsed.opens())
-            || (self.has(Self::FROM_OUR_RANGE) && parsed.opens() && is_in_our_range(sport))
-            || (self.has(Self::FROM_NODE_PORT) && proto == proto::UDP && is_node_port(sport))
+            || (self.has(Self::TO_NODE_PORT) && is_node_port::<A>(parsed.tuple.dport))
+            || self.include_direct(parsed)
     }
+
+    /// True for a packet that may meet rows of ours though it is to no frontend, nor a reply.
+    #[inline(always)]
+    pub fn include_direct<A: Tables>(self, parsed: &Parsed<A>) -> bool {
+        let Tuple { sport, proto, .. } = parsed.tuple;
+        (self.has(Self::TO_BACKEND) && parsed.opens())
+            || (self.has(Self::FROM_OUR_RANGE) && parsed.opens() && is_in_our_range(sport))
+            || (self.has(Self::FROM_NODE_PORT) && proto == proto::UDP && is_node_port::<A>(sport))
+    }
+}
+
+#[inline(always)]
+fn is_node_port<A: Tables>(port: u16) -> bool {
+    maps::port_bits::<A>(port) & NODE_PORT != 0
 }
 
 /// True for a port by which connections are masqueraded.
@@ -156,9 +159,7 @@ pub fn fragment_may_leave<A: Tables>(src: &A, dst: &A) -> bool {
 #[inline(always)]
 pub fn may_connect<A: Tables>(dst: &A, port: u16) -> bool {
     let to = maps::address_bits(dst);
-    to & FRONTEND != 0
-        || (to & NODE != 0 && maps::port_bits::<A>(port) & NODE_PORT != 0)
-        || in_service_cidr(dst)
+    to & FRONTEND != 0 || (to & NODE != 0 && is_node_port::<A>(port)) || in_service_cidr(dst)
 }
 
 #[inline(always)]

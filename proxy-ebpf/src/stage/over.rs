@@ -51,9 +51,8 @@ pub fn closing(seen: u8) -> bool {
 
 #[inline(always)]
 fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
-    let hook = if entry.role == Role::HOST.0 { INGRESS } else { EGRESS };
-    let reply = entry.target(parsed.tuple.proto).reversed();
-    maps::conntrack(&CtKey::new(&reply, hook)).is_some_and(|e| closing(e.tcp_flags))
+    let hook = if entry.role == Role::HOST.0 { EGRESS } else { INGRESS };
+    maps::conntrack(&entry.pair(parsed.tuple.proto, hook)).is_some_and(|e| closing(e.tcp_flags))
 }
 
 /// True for a backend's answer to a connection that is not ours, by the port that one of ours had
@@ -76,7 +75,7 @@ pub fn answers_another<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &
     if entry.role != Role::REV_SNAT.0 && entry.role != Role::REV_HOST.0 {
         return false;
     }
-    *key = CtKey::new(&entry.target(proto::TCP).reversed(), EGRESS);
+    *key = entry.pair(proto::TCP, INGRESS);
     // While maps are replaced, the row may be in the other ones.
     let Some(row) = maps::conntrack(key) else { return closing(entry.tcp_flags) };
     let has_other_port = row.sport != parsed.tuple.dport;

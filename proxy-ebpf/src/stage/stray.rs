@@ -3,14 +3,13 @@
 use proxy_common::{
     DropReason,
     maps::{
-        conntrack::{CtKey, INGRESS},
         frontends::{Frontend, flags::MAGLEV},
         settings::flags::{HANDOVER, LOOSE},
     },
     packet::{Parsed, headers::tcp_flags::SYN},
 };
 
-use super::{direct, select::Refusal};
+use super::select::Refusal;
 use crate::maps::{self, Tables};
 
 /// What becomes of a packet to a frontend that no row is for.
@@ -20,6 +19,8 @@ pub enum Stray {
     Opens,
     /// It goes on as it came.
     GoesOn,
+    /// It begins a reply to somebody else, all of which goes on as it came.
+    Reply,
     /// At an address that is a service's alone there is nobody else: the client is refused, as by a host
     /// that knows nothing of a connection.
     Refused,
@@ -58,8 +59,5 @@ pub fn judge<A: Tables>(parsed: &Parsed<A>, frontend: &Frontend) -> Stray {
     if maps::node_address(&parsed.tuple.dst).is_none() {
         return Stray::Refused;
     }
-    if is_maglev {
-        direct::note(&CtKey::new(&parsed.tuple, INGRESS));
-    }
-    Stray::GoesOn
+    if is_maglev { Stray::Reply } else { Stray::GoesOn }
 }

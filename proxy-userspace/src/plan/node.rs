@@ -204,6 +204,8 @@ mod tests {
         let by_node = check(DetectLocal::NodeCidr, SocketLb::Off, flags::PODS_BY_CIDR_V4);
         assert_eq!(by_node.pod_cidr_v4, [10, 1, 0, 0].into());
         check(DetectLocal::BridgeInterface("br0".into()), SocketLb::Off, flags::PODS_BY_DEVICE);
+        let loose = Config { loose_tcp: true, ..Config::default() };
+        assert_ne!(node(&state(), &loose, &Host::default()).settings.flags & flags::LOOSE, 0);
         assert_eq!((by_node.snat_port_first, by_node.snat_port_count), (1024, 28_976));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use proxy_common::maps::settings::Settings;
-use proxy_userspace::dataplane::MapStore as _;
+use proxy_common::maps::{devices::Device, settings::Settings};
+use proxy_userspace::dataplane::{FamilyMaps as _, MapStore as _};
 
 use crate::{
     bench::{BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, SNAT_PORTS, plans},
     frames::{ACK, FIN, Flow, SYN, checked, frame},
-    uplink::on_a_node,
+    uplink::{Uplink, on_a_node},
 };
 
 type NewFlow = fn((IpAddr, u16), (IpAddr, u16)) -> Flow;
@@ -160,6 +160,49 @@ fn what_the_host_has_sent_keeps_its_port() {
             let (_, wire) = masqueraded(&mut bench, &plan, new);
             assert_eq!(wire.src.1, free);
             assert_eq!(bench.enters(theirs.reversed(), SYN | ACK), theirs.reversed());
+        }
+    }
+}
+
+/// One that was given another port is no reason to look at all that the host sends from then on.
+#[test]
+fn ports_that_are_not_ours_leave_no_rows() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        for new in TRANSPORTS {
+            let (_, wire) = masqueraded(&mut bench, &plan, new);
+            assert_ne!(bench.leaves(wire, SYN), wire);
+        }
+        let before = rows(&mut bench);
+        for new in TRANSPORTS {
+            for port in 40_000..40_010 {
+                let theirs = new((plan.node, port), (plan.backend, BACKEND_PORT));
+                assert_eq!(bench.leaves(theirs, SYN), theirs);
+            }
+        }
+        assert_eq!(rows(&mut bench), before);
+    }
+}
+
+fn rows(bench: &mut Bench) -> usize {
+    let mut count = 0;
+    bench.maps.v4().each_conntrack(&mut |_, _| count += 1).expect("rows");
+    bench.maps.v6().each_conntrack(&mut |_, _| count += 1).expect("rows");
+    count
+}
+
+/// A VLAN's device and the one below both carry the programs.
+#[test]
+fn a_packet_that_comes_by_twice_is_no_connection_of_its_own() {
+    let mut bench = Bench::new();
+    let device = |vlan| Device { vlan, ..Uplink::device() };
+    for plan in plans() {
+        for new in TRANSPORTS {
+            let (service, direct) = pair(&plan, new);
+            bench.maps.replace_devices(&[(1, device(0))]).expect("devices");
+            assert_eq!(bench.enters(service, SYN), direct);
+            bench.maps.replace_devices(&[(1, device(7))]).expect("devices");
+            assert_eq!(bench.enters(direct, SYN), direct);
         }
     }
 }

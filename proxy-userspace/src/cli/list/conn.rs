@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use proxy_common::{
     maps::{
-        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        conntrack::{CtEntry, CtKey, EGRESS, Role, flags},
         frontends::FrontendKey,
     },
     proto,
@@ -31,8 +31,9 @@ pub enum ConnCommand {
     ///
     /// Connections that socket LB translated when they were opened need no tracking and are not listed.
     /// Those of role leave belong to netfilter, from before the agent took over; those of role direct
-    /// were opened to a backend itself, and got another source port, as their own was taken. SNAT is the source that the backend sees, where that is not the client. EXPIRES is the time after
-    /// which the connection is forgotten if no packet comes.
+    /// were opened to a backend itself, and got another source port, as their own was taken. SNAT is the
+    /// source that the backend sees, where that is not the client. EXPIRES is the time after which the
+    /// connection is forgotten if no packet comes.
     #[command(after_help = EXAMPLES)]
     List(ListArgs<ConnView>),
 }
@@ -317,8 +318,7 @@ fn reply<'a, A: MapAddr>(rows: &'a Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) 
     if is_one_sided(entry.role) {
         return None;
     }
-    let hook = if key.hook == EGRESS { INGRESS } else { EGRESS };
-    rows.conntrack.get(&CtKey::new(&entry.target(key.proto).reversed(), hook))
+    rows.conntrack.get(&entry.pair(key.proto, key.hook))
 }
 
 /// The source the backend sees; nothing while it is not chosen yet.

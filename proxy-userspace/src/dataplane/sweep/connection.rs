@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use proxy_common::{
-    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+    maps::conntrack::{CtEntry, CtKey, EGRESS, Role, flags},
     proto,
 };
 
@@ -37,17 +37,16 @@ impl<'a, A: MapAddr> Connection<'a, A> {
         };
         let target = entry.target(key.proto);
         if entry.role == Role::HOST.0 {
-            add(CtKey::new(&target.reversed(), INGRESS), Role::REV_HOST);
+            add(entry.pair(key.proto, key.hook), Role::REV_HOST);
         } else if entry.role == Role::DNAT.0 {
-            add(CtKey::new(&target.reversed(), EGRESS), Role::REV_DNAT);
+            add(entry.pair(key.proto, key.hook), Role::REV_DNAT);
             if entry.flags & flags::SNAT != 0
                 && let Some(snat) = add(CtKey::new(&target, EGRESS), Role::SNAT)
             {
-                add(CtKey::new(&snat.target(key.proto).reversed(), INGRESS), Role::REV_SNAT);
+                add(snat.pair(key.proto, EGRESS), Role::REV_SNAT);
             }
         } else if entry.role == Role::DIRECT.0 {
-            let hook = if key.hook == EGRESS { INGRESS } else { EGRESS };
-            add(CtKey::new(&target.reversed(), hook), Role::REV_DIRECT);
+            add(entry.pair(key.proto, key.hook), Role::REV_DIRECT);
         }
         connection
     }
@@ -84,10 +83,8 @@ impl<'a, A: MapAddr> Connection<'a, A> {
         {
             return one_sided(only.tcp_flags, timeouts);
         }
-        const REPLIES: [Role; 4] = [Role::REV_SNAT, Role::REV_DNAT, Role::REV_HOST, Role::REV_DIRECT];
-        let is_reply = |role: u8| REPLIES.contains(&Role(role));
         let seen = |reply: bool| {
-            let rows = self.rows.iter().filter(|(_, entry)| is_reply(entry.role) == reply);
+            let rows = self.rows.iter().filter(|(_, entry)| Role(entry.role).is_reply() == reply);
             rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
         };
         let (forward, reply) = (seen(false), seen(true));

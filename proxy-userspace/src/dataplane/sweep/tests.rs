@@ -255,6 +255,35 @@ fn direct_returns_are_known_by_their_clients() {
     check(proto::TCP, 1, ACK | 2, 0, 9, KEPT);
 }
 
+/// No service has them, and none cuts them: a backend of nobody is no reason.
+#[test]
+fn connections_of_nobody_end_like_others() {
+    let check = |flow: Flow, roles: &[Role], expected| {
+        for swap in [false, true] {
+            let (mut maps, reconciler) = setup();
+            let rows = flow.rows(&maps).into_iter().zip(roles).map(|((key, entry), role)| {
+                let hook = if swap { INGRESS + EGRESS - key.hook } else { key.hook };
+                (CtKey { hook, ..key }, CtEntry { role: role.0, service: 0, backend: 0, ..entry })
+            });
+            maps.v4.conntrack = rows.collect();
+            assert_eq!(sweep(&mut maps, &reconciler), expected);
+            assert_eq!(maps.v4.conntrack.len(), if expected == KEPT { roles.len() } else { 0 });
+        }
+    };
+    let both = [Role::DIRECT, Role::REV_DIRECT];
+    check(Flow { backend: 9, ..UDP }, &both, KEPT);
+    check(Flow { age: 31, ..UDP }, &both, EXPIRED);
+    check(Flow { age: 86_000, ..TCP }, &both, KEPT);
+    check(Flow { age: 121, tcp: (ACK | FIN, ACK | FIN), ..TCP }, &both, EXPIRED);
+    check(Flow { age: 100, tcp: (2, 0), ..TCP }, &both, KEPT);
+    let place = [Role::PASS];
+    check(Flow { backend: 9, ..UDP }, &place, KEPT);
+    check(Flow { age: 31, ..UDP }, &place, EXPIRED);
+    check(Flow { age: 121, tcp: (0, 0), ..TCP }, &place, EXPIRED);
+    check(Flow { age: 86_000, tcp: (ACK, 0), ..TCP }, &place, KEPT);
+    check(Flow { age: 121, tcp: (ACK | FIN, 0), ..TCP }, &place, EXPIRED);
+}
+
 #[test]
 fn levels_are_those_of_maps_and_of_the_fullest_backend() {
     let (mut maps, mut reconciler) = setup();
