@@ -17,6 +17,7 @@ pub mod addr;
 pub mod checksum;
 pub mod crc32c;
 pub mod drop_reason;
+pub mod flow;
 pub mod hash;
 pub mod maps;
 pub mod packet;

@@ -35,7 +35,7 @@ use proxy_common::{
     },
 };
 
-use crate::packet::Packet;
+use crate::{packet::Packet, stage::select::Refusal};
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
@@ -51,8 +51,7 @@ type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY a
 type SourceRanges<A> = LpmTrie<ServiceAddr<A>, u32, { source_ranges::CAPACITY as usize }>;
 type Fragments<A> = LruHashMap<FragmentKey<A>, FragmentRow<A>, { fragments::CAPACITY as usize }>;
 type Opened = HashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
-/// Where rows of `conntrack` are put together: the stack has no room.
-type NewRows<A> = PerCpuArray<CtEntry<A>, 1>;
+type Rooms<A> = PerCpuArray<Room<A>, 1>;
 type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows::CAPACITY as usize }>;
 
@@ -62,6 +61,14 @@ type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows
 pub struct ServiceAddr<A> {
     service: u32,
     addr: A,
+}
+
+/// Where keys and rows of `conntrack` are put together, and refusals passed on: the stack has no room.
+#[repr(C)]
+pub struct Room<A> {
+    row: CtEntry<A>,
+    key: CtKey<A>,
+    refusal: Refusal,
 }
 
 /// Declares the maps of a family and ties them to its address type.
@@ -96,7 +103,7 @@ family! { Ip4:
     fragments = FRAGMENTS_V4: Fragments<Ip4>;
     socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
     opened = OPENED_V4: Opened;
-    new_rows = NEW_ROW_V4: NewRows<Ip4>;
+    rooms = ROOM_V4: Rooms<Ip4>;
 }
 
 family! { Ip6:
@@ -112,7 +119,7 @@ family! { Ip6:
     fragments = FRAGMENTS_V6: Fragments<Ip6>;
     socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
     opened = OPENED_V6: Opened;
-    new_rows = NEW_ROW_V6: NewRows<Ip6>;
+    rooms = ROOM_V6: Rooms<Ip6>;
 }
 
 #[btf_map]
@@ -178,7 +185,7 @@ pub trait Tables: ServiceRange {
     fn fragments() -> &'static Fragments<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
     fn opened() -> &'static Opened;
-    fn new_rows() -> &'static NewRows<Self>;
+    fn rooms() -> &'static Rooms<Self>;
 }
 
 /// What the address may be to us: bits of [`address_filter::flags`].
@@ -261,8 +268,32 @@ pub fn conntrack_remove<A: Tables>(key: &CtKey<A>) {
 #[inline(always)]
 pub fn new_row<A: Tables>() -> Option<&'static mut CtEntry<A>> {
     // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one that uses it:
-    // those of devices run with softirqs off.
-    A::new_rows().get_ptr_mut(0).map(|p| unsafe { &mut *p })
+    // those of devices run with softirqs off. Its parts are given out by one function each, and nobody
+    // holds one while asking for it again.
+    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*room).row })
+}
+
+/// Room for the keys of rows that are looked for.
+#[inline(always)]
+pub fn new_key<A: Tables>() -> Option<&'static mut CtKey<A>> {
+    // SAFETY: see `new_row`.
+    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*room).key })
+}
+
+/// Keeps a refusal for the program that says it.
+#[inline(always)]
+pub fn put_refusal<A: Tables>(refusal: Refusal) {
+    if let Some(room) = A::rooms().get_ptr_mut(0) {
+        // SAFETY: see `new_row`.
+        unsafe { (*room).refusal = refusal };
+    }
+}
+
+/// What was kept.
+#[inline(always)]
+pub fn refusal<A: Tables>() -> Option<&'static Refusal> {
+    // SAFETY: see `new_row`. Programs alone write it, and zeroes are a refusal.
+    A::rooms().get(0).map(|room| &room.refusal)
 }
 
 /// The flags of an address the host owns.

@@ -9,13 +9,15 @@ pub mod driver;
 pub mod dsr;
 pub mod fragment;
 pub mod icmp;
+pub mod lost;
+pub mod open;
+pub mod refuse;
 
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        conntrack::{CtKey, EGRESS, INGRESS, Role, flags},
-        events::{self, Hook},
-        frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
+        conntrack::{EGRESS, INGRESS, Role, flags},
+        events::Hook,
         tails::Tail,
     },
     packet::{Parsed, parse},
@@ -25,19 +27,15 @@ use crate::{
     maps,
     packet::{Buffer, Packet},
     stage::{
-        self,
-        classify::{self, PodRange},
-        conntrack::{self, Arrival, Owner},
+        classify::PodRange,
+        conntrack::{self, Arrival},
         encap,
-        lookup::{Ports, lookup, may_enter, may_leave},
+        lookup::{Ports, may_enter, may_leave},
         nat,
         network::Network,
         output::{self, How, Output},
-        reject,
-        select::{Refusal, candidates, hash, select},
-        snat::{self, SnatAddress},
-        stray::{self, Stray},
-        takeover, trace,
+        select::Refusal,
+        snat::SnatAddress,
     },
 };
 
@@ -99,13 +97,12 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     if !ports.include(&parsed) {
         return Output::CONTINUE.into();
     }
-    let back = Output::by(How::Transmit, packet.ifindex());
     if ports.are_direct() {
         return go_on_in(packet, Tail::InDirect);
     }
     match enter(packet, &parsed, ports) {
         Ok(output) => output.into(),
-        Err(refusal) => refuse(packet, &parsed, &refusal, Hook::INGRESS, back),
+        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::InRefuse),
     }
 }
 
@@ -133,13 +130,12 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     if !ports.include(&parsed) {
         return Output::CONTINUE.into();
     }
-    let back = Output::by(How::Receive, packet.ifindex());
     if ports.are_direct() {
         return go_on_in(packet, Tail::OutDirect);
     }
     match leave(packet, &parsed, ports) {
         Ok(output) => output.into(),
-        Err(refusal) => refuse(packet, &parsed, &refusal, Hook::EGRESS, back),
+        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::OutRefuse),
     }
 }
 
@@ -150,209 +146,107 @@ fn go_on_in<P: Packet>(packet: &P, tail: Tail) -> Verdict {
     Output::CONTINUE.into()
 }
 
-#[inline(always)]
-fn refuse<P: Buffer, A: Family>(
-    packet: &P,
-    parsed: &Parsed<A>,
-    refusal: &Refusal,
-    hook: Hook,
-    back: Output,
-) -> Verdict {
-    let service = refusal.service;
-    trace::refused(&Arrival::uncounted(packet, hook), &parsed.tuple, service, refusal.reason);
-    if !refusal.reject {
-        return Verdict { output: Output::DROP, refused: Some(refusal.reason), service };
-    }
-    if !reject::within_budget() {
-        return Verdict { output: Output::DROP, refused: Some(DropReason::RejectRateLimited), service };
-    }
-    let answered = if refusal.mtu == 0 {
-        reject::reject(packet, parsed)
-    } else {
-        reject::too_big(packet, parsed, refusal.mtu)
-    };
-    let answered = answered.unwrap_or(false);
-    Verdict { output: if answered { back } else { Output::DROP }, refused: Some(refusal.reason), service }
-}
-
 /// What becomes of a packet at a hook.
-struct Passage<A> {
-    target: Tuple<A>,
-    /// [`Role::NONE`] if it is not ours.
-    role: u8,
+pub struct Passage<A> {
+    pub target: Tuple<A>,
+    pub role: u8,
     /// For [`Role::REV_HOST`] the interface that takes it, for [`Role::HOST`] the one it leaves by.
-    ifindex: u32,
-}
-
-impl<A: Family> Passage<A> {
-    #[inline(always)]
-    fn not_ours(parsed: &Parsed<A>) -> Self {
-        Self { target: parsed.tuple, role: Role::NONE.0, ifindex: 0 }
-    }
-
-    /// The packet goes on as it came.
-    #[inline(always)]
-    fn is_left(&self) -> bool {
-        self.role == Role::NONE.0 || self.role == Role::LEAVE.0 || self.role == Role::PASS.0
-    }
+    pub ifindex: u32,
 }
 
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
-    let entry = entry_of(packet, parsed)?;
-    if entry.role == Role::NONE.0 && ports.include_direct(parsed) {
-        return Ok(go_on_in(packet, Tail::InDirect).output);
-    }
+    let found = conntrack::find(packet, &Arrival::at(packet, P::ENTRY), parsed, INGRESS);
+    let Ok(found) = found else { return Ok(Output::CONTINUE) };
+    let Some(row) = found else {
+        if open::is_wanted(parsed, true) {
+            let next = if parsed.opens() { Tail::InOpen } else { Tail::InLost };
+            return Ok(go_on_in(packet, next).output);
+        }
+        return Ok(go_on_beside(packet, parsed, ports, Tail::InDirect, Tail::InFragment));
+    };
+    let target = row.target(parsed.tuple.proto);
+    send_in(packet, parsed, &Passage { target, role: row.role, ifindex: row.ifindex })
+}
+
+/// Sends a packet as its connection has it on entry.
+#[inline(always)]
+fn send_in<P: Packet, A: Family>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    passage: &Passage<A>,
+) -> Result<Output, Refusal> {
     if parsed.transport.is_fragment() {
         return Ok(go_on_in(packet, Tail::InFragment).output);
     }
-    if entry.is_left() {
-        return Ok(Output::CONTINUE);
+    match Role(passage.role) {
+        Role::LEAVE | Role::PASS => return Ok(Output::CONTINUE),
+        Role::DSR => return encap::send(packet, &parsed.transport, &passage.target.dst),
+        _ => nat::rewrite(packet, parsed, &passage.target)?,
     }
-    if entry.role == Role::DSR.0 {
-        return encap::send(packet, &parsed.transport, &entry.target.dst);
-    }
-    nat::rewrite(packet, parsed, &entry.target)?;
-    if entry.role == Role::REV_HOST.0 {
-        output::address_to(packet, entry.ifindex)?;
-        return Ok(Output::by(How::Receive, entry.ifindex));
+    if passage.role == Role::REV_HOST.0 {
+        output::address_to(packet, passage.ifindex)?;
+        return Ok(Output::by(How::Receive, passage.ifindex));
     }
     Ok(Output::CONTINUE)
-}
-
-/// Finds the connection of a packet that came in, or opens it.
-#[inline(always)]
-fn entry_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
-    let arrival = Arrival::at(packet, P::ENTRY);
-    if let Some(row) = conntrack::find(packet, &arrival, parsed, INGRESS) {
-        return Ok(Passage { target: row.target(parsed.tuple.proto), role: row.role, ifindex: row.ifindex });
-    }
-    // What is in the middle of a connection is the tc program's to judge.
-    let in_driver = P::ENTRY.0 == Hook::XDP.0;
-    if takeover::is_netfilters(parsed) || (in_driver && !parsed.opens()) {
-        return Ok(Passage::not_ours(parsed));
-    }
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Passage::not_ours(parsed)) };
-    let stray = if in_driver { Stray::Opens } else { stray::judge(parsed, frontend) };
-    if stray == Stray::Reply {
-        stage::direct::note(&CtKey::new(&parsed.tuple, INGRESS));
-    }
-    if stray == Stray::GoesOn || stray == Stray::Reply {
-        return Ok(Passage::not_ours(parsed));
-    }
-    connect(&arrival, parsed, frontend, stray).map_err(|refusal| refusal.of(frontend.service))
-}
-
-/// Opens a connection to a frontend.
-#[inline(always)]
-fn connect<A: Family>(
-    arrival: &Arrival,
-    parsed: &Parsed<A>,
-    frontend: &Frontend,
-    stray: Stray,
-) -> Result<Passage<A>, Refusal> {
-    let client = parsed.tuple.src;
-    if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
-        return Err(DropReason::SourceNotAllowed.into());
-    }
-    let class = classify::classify(&client, arrival.ifindex);
-    let candidates = candidates(frontend, class)?;
-    stray.admit()?;
-    let choice = select(frontend, candidates, &client, hash(frontend, &parsed.tuple))?;
-    let (target, role, marks) = if choice.dsr {
-        (conntrack::create_dsr(arrival, parsed, frontend, &choice)?, Role::DSR.0, events::flags::DSR)
-    } else {
-        (
-            conntrack::create(arrival, parsed, frontend, &choice)?,
-            Role::DNAT.0,
-            if choice.snat { events::flags::SNAT } else { 0 },
-        )
-    };
-    trace::opened(arrival, &parsed.tuple, &target, Owner::new(frontend, choice.id), marks);
-    Ok(Passage { target, role, ifindex: 0 })
 }
 
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
 /// socket hooks did not translate.
 #[inline(always)]
 fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
-    let exit = exit_of(packet, parsed)?;
-    if exit.role == Role::NONE.0 && ports.include_direct(parsed) {
-        return Ok(go_on_in(packet, Tail::OutDirect).output);
+    let found = conntrack::find(packet, &Arrival::at(packet, Hook::EGRESS), parsed, EGRESS);
+    let Ok(found) = found else { return Ok(Output::CONTINUE) };
+    let Some(row) = found else {
+        if open::is_wanted(parsed, packet.ingress_ifindex() == 0) {
+            let next = if parsed.opens() { Tail::OutOpen } else { Tail::OutLost };
+            return Ok(go_on_in(packet, next).output);
+        }
+        return Ok(go_on_beside(packet, parsed, ports, Tail::OutDirect, Tail::OutFragment));
+    };
+    if row.flags & flags::SNAT_PENDING != 0 {
+        return Ok(go_on_in(packet, Tail::OutOpen).output);
     }
+    let (target, role) = (row.target(parsed.tuple.proto), row.role);
+    let ifindex = if role == Role::HOST.0 { output::route(packet, &target)? } else { 0 };
+    send_out(packet, parsed, &Passage { target, role, ifindex })
+}
+
+/// Sends a packet as its connection has it on leaving.
+#[inline(always)]
+fn send_out<P: Packet, A: Family>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    passage: &Passage<A>,
+) -> Result<Output, Refusal> {
     if parsed.transport.is_fragment() {
         return Ok(go_on_in(packet, Tail::OutFragment).output);
     }
-    if exit.is_left() {
-        return Ok(Output::CONTINUE);
+    match Role(passage.role) {
+        Role::LEAVE | Role::PASS => return Ok(Output::CONTINUE),
+        _ => nat::rewrite(packet, parsed, &passage.target)?,
     }
-    nat::rewrite(packet, parsed, &exit.target)?;
-    if exit.role == Role::HOST.0 {
-        return Ok(output::send_by(packet, exit.ifindex)?);
+    if passage.role == Role::HOST.0 {
+        return Ok(output::send_by(packet, passage.ifindex)?);
     }
     Ok(Output::CONTINUE)
 }
 
-/// Finds the connection of a packet that leaves; opens it for a process of this host.
+/// A packet that is neither to a frontend nor of a connection that has rows.
 #[inline(always)]
-fn exit_of<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Passage<A>, Refusal> {
-    let arrival = Arrival::at(packet, Hook::EGRESS);
-    if let Some(row) = conntrack::find(packet, &arrival, parsed, EGRESS) {
-        let role = row.role;
-        let target = if row.flags & flags::SNAT_PENDING != 0 {
-            snat::complete(row, &parsed.tuple, packet.ifindex())?
-        } else {
-            row.target(parsed.tuple.proto)
-        };
-        let ifindex = if role == Role::HOST.0 { output::route(packet, &target)? } else { 0 };
-        return Ok(Passage { target, role, ifindex });
-    }
-    let frontend = if packet.ingress_ifindex() == 0 { frontend_of(parsed)? } else { None };
-    let Some(frontend) = frontend else { return Ok(Passage::not_ours(parsed)) };
-    let stray = stray::judge(parsed, frontend);
-    if stray == Stray::GoesOn || stray == Stray::Reply {
-        return Ok(Passage::not_ours(parsed));
-    }
-    let connected = connect_from_host(packet, &arrival, parsed, frontend, stray);
-    let (target, ifindex) = connected.map_err(|refusal| refusal.of(frontend.service))?;
-    Ok(Passage { target, role: Role::HOST.0, ifindex })
-}
-
-#[inline(always)]
-fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend>, Refusal> {
-    lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto)
-}
-
-/// Enters the two rows of a host process's connection; returns the tuple of its packets
-/// and the interface they leave by.
-#[inline(always)]
-fn connect_from_host<P: Packet, A: Family>(
+fn go_on_beside<P: Packet, A: Family>(
     packet: &P,
-    arrival: &Arrival,
     parsed: &Parsed<A>,
-    frontend: &Frontend,
-    stray: Stray,
-) -> Result<(Tuple<A>, u32), Refusal> {
-    let original = &parsed.tuple;
-    let candidates = candidates(frontend, ClientClass::Node)?;
-    stray.admit()?;
-    let choice = select(frontend, candidates, &original.src, hash(frontend, original))?;
-    let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
-    let out = output::route(packet, &target)?;
-    let reply_to = original.reversed();
-    // One row for both directions in turn.
-    let owner = Owner::new(frontend, choice.id);
-    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
-    *row = conntrack::row(owner, &reply_to, Role::REV_HOST, flags::SNAT);
-    row.ifindex = packet.ifindex();
-    target.src = snat::address::<A>(out)?;
-    snat::claim(&mut target, row)?;
-    row.set_target(&target);
-    row.role = Role::HOST.0;
-    conntrack::first(arrival, parsed, row);
-    maps::conntrack_put(&CtKey::new(original, EGRESS), row)?;
-    owner.count::<A>();
-    trace::opened(arrival, original, &target, owner, events::flags::SNAT);
-    Ok((target, out))
+    ports: Ports,
+    direct: Tail,
+    fragments: Tail,
+) -> Output {
+    if ports.include_direct(parsed) {
+        return go_on_in(packet, direct).output;
+    }
+    if parsed.transport.is_fragment() {
+        return go_on_in(packet, fragments).output;
+    }
+    Output::CONTINUE
 }

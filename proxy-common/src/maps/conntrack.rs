@@ -1,7 +1,7 @@
 //! `conntrack_v4`, `conntrack_v6`: LRU hash, tuple seen at a hook → tuple to make of it.
 //!
-//! A hook asks one question of one table: is there a row for this tuple *here*? The
-//! steps of a translated connection are therefore rows of their own:
+//! A hook asks one question of one table: is there a row for this tuple *here*? The steps of a
+//! translated connection are therefore rows of their own:
 //!
 //! | role | hook | key | becomes |
 //! | --- | --- | --- | --- |
@@ -20,6 +20,9 @@
 //! A connection that is nobody's, to the backend itself, has no rows. If it would meet those of
 //! another, it gets another source port, by `DIRECT` at the hook it comes by and `REV_DIRECT` at the
 //! other; `PASS` is where its replies come, to keep others from taking its tuple.
+//!
+//! Each row names all ends of its connection, so that any other one that is lost is made of it
+//! (`proxy_common::flow`).
 
 use super::{assert_size, pod};
 use crate::{
@@ -82,6 +85,19 @@ impl<A: Addr> CtKey<A> {
         }
     }
 
+    /// Makes this the key of `tuple` at `hook`. Field by field: where both addresses are moved as one word,
+    /// BPFMIPeephole in LLVM 22 drops the definition of a half that is used once more, and crashes.
+    #[inline(always)]
+    pub fn set(&mut self, tuple: &Tuple<A>, hook: u8) {
+        self.src = tuple.src;
+        self.dst = tuple.dst;
+        self.sport = tuple.sport;
+        self.dport = tuple.dport;
+        self.proto = tuple.proto;
+        self.hook = hook;
+        self.pad = 0;
+    }
+
     /// The tuple without the hook.
     #[inline(always)]
     pub fn tuple(&self) -> Tuple<A> {
@@ -112,6 +128,14 @@ pub struct CtEntry<A> {
     pub sport: u16,
     /// Destination port to write.
     pub dport: u16,
+    /// The end of the connection that is neither in the key nor written. Before the masquerade ([`Role::DNAT`],
+    /// [`Role::REV_DNAT`]) the source that the backend sees, unspecified while that is not known;
+    /// behind the frontend ([`Role::SNAT`], [`Role::REV_SNAT`]) that; else unspecified.
+    pub other_addr: A,
+    /// Its port; 0 while it is not known.
+    pub other_port: u16,
+    /// Behind the frontend: the client's own port.
+    pub other_client_port: u16,
     /// A [`Role`].
     pub role: u8,
     /// Bits of [`flags`].
@@ -125,7 +149,7 @@ pub struct CtEntry<A> {
     #[cfg(feature = "next-layout")]
     #[doc(hidden)]
     pub spare: u32,
-    /// The kernel's count of timer ticks when `last_seen` was last looked at, its low half.
+    /// The kernel's count of timer ticks when the row's other rows were last looked at, its low half.
     pub ticks: Ticks,
     /// Packets that matched, segments of an offloaded one each. Two CPUs may lose some between them.
     pub packets: u64,
@@ -145,9 +169,9 @@ pub type Ticks = u64;
 
 assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40);
 #[cfg(not(feature = "next-layout"))]
-assert_size!(CtEntry<Ip4> = 56, CtEntry<Ip6> = 80);
+assert_size!(CtEntry<Ip4> = 64, CtEntry<Ip6> = 104);
 #[cfg(feature = "next-layout")]
-assert_size!(CtEntry<Ip4> = 64, CtEntry<Ip6> = 88);
+assert_size!(CtEntry<Ip4> = 72, CtEntry<Ip6> = 112);
 pod!(CtKey<A>, CtEntry<A>);
 
 impl<A: Addr> CtEntry<A> {
@@ -155,13 +179,6 @@ impl<A: Addr> CtEntry<A> {
     #[inline(always)]
     pub fn target(&self, proto: u8) -> Tuple<A> {
         Tuple { src: self.src, dst: self.dst, sport: self.sport, dport: self.dport, proto }
-    }
-
-    /// The key of the row that packets of the other direction meet, which become what this row's packets
-    /// are. This one's is at `hook`.
-    #[inline(always)]
-    pub fn pair(&self, proto: u8, hook: u8) -> CtKey<A> {
-        CtKey::new(&self.target(proto).reversed(), if hook == INGRESS { EGRESS } else { INGRESS })
     }
 
     /// Sets the tuple to write.
@@ -221,19 +238,4 @@ impl Role {
 
     /// No row has it: the packet is not ours.
     pub const NONE: Role = Role(0xff);
-
-    /// True for the one row per connection that lists it.
-    #[inline(always)]
-    pub fn is_primary(self) -> bool {
-        self.0 == Role::DNAT.0 || self.0 == Role::HOST.0 || self.0 == Role::DSR.0 || self.0 == Role::DIRECT.0
-    }
-
-    /// True for a row that replies meet.
-    #[inline(always)]
-    pub fn is_reply(self) -> bool {
-        self.0 == Role::REV_SNAT.0
-            || self.0 == Role::REV_DNAT.0
-            || self.0 == Role::REV_HOST.0
-            || self.0 == Role::REV_DIRECT.0
-    }
 }

@@ -11,6 +11,9 @@ use crate::addr::{Addr, Ip4, Ip6};
 pub struct Settings {
     /// `bpf_get_netns_cookie` of the host's network namespace.
     pub host_netns_cookie: u64,
+    /// A random number of this node, by which connections find their backend and source port: nobody
+    /// else can tell which, and the same connection comes to the same ones.
+    pub secret: [u64; 2],
     /// Bits of [`flags`].
     pub flags: u32,
     /// First source port for masquerading.
@@ -113,5 +116,5 @@ pub mod flags {
     pub const LOOSE: u32 = 2048;
 }
 
-assert_size!(Settings = 104, TimeoutSecs = 32);
+assert_size!(Settings = 120, TimeoutSecs = 32);
 pod!(Settings);

@@ -40,12 +40,26 @@ tails! {
     OutFragment = 3, "shunt_out_fragment", "shunt_out_fragment_l3";
     /// A packet inside another that enters the host's stack.
     InDsr = 4, "shunt_in_dsr", "shunt_in_dsr_l3";
-    /// What was inside another packet.
+    /// A packet that begins anew, or that was inside another, enters the host's stack.
     In = 5, "shunt_in", "shunt_in_l3";
     /// A packet that is not translated, but may meet rows of others, enters the host's stack.
     InDirect = 6, "shunt_in_direct", "shunt_in_direct_l3";
     /// Such a packet leaves the host's stack.
     OutDirect = 7, "shunt_out_direct", "shunt_out_direct_l3";
+    /// A packet that begins anew leaves the host's stack.
+    Out = 8, "shunt_out", "shunt_out_l3";
+    /// A packet whose connection has lost rows enters the host's stack.
+    InLost = 9, "shunt_in_lost", "shunt_in_lost_l3";
+    /// Such a packet leaves the host's stack.
+    OutLost = 10, "shunt_out_lost", "shunt_out_lost_l3";
+    /// A packet that no row is for, and that may open a connection, enters the host's stack.
+    InOpen = 11, "shunt_in_open", "shunt_in_open_l3";
+    /// Such a packet leaves the host's stack, or the first one of a masqueraded connection.
+    OutOpen = 12, "shunt_out_open", "shunt_out_open_l3";
+    /// A packet is refused that entered the host's stack.
+    InRefuse = 13, "shunt_in_refuse", "shunt_in_refuse_l3";
+    /// A packet is refused that left the host's stack.
+    OutRefuse = 14, "shunt_out_refuse", "shunt_out_refuse_l3";
 }
 
 impl Tail {

@@ -56,7 +56,7 @@ fn translate<P: Packet, A: Family>(
             direct::release(row, &parsed.tuple, hook, parsed.tcp_flags, &mut key);
             return Ok(());
         }
-        if !over::is_over(row, parsed) {
+        if !over::is_over(row, parsed, &mut key) {
             return Ok(());
         }
         key = CtKey::new(&parsed.tuple, hook);

@@ -9,21 +9,23 @@
 use proxy_common::{
     Tuple,
     maps::{
-        conntrack::{EGRESS, Role, flags},
+        conntrack::{CtEntry, EGRESS, INGRESS, Role, flags},
         events::Hook,
     },
     packet::{Bytes as _, Parsed, headers::Macs, parse},
 };
 
-use super::{Family, entry_of};
+use super::{Family, open};
 use crate::{
     maps,
     packet::{Frame, Framing, Packet as _},
     stage::{
         conntrack::{self, Arrival},
         encap, forward,
-        lookup::may_enter,
+        lookup::{lookup, may_enter},
         nat, route, snat,
+        stray::Stray,
+        takeover,
     },
 };
 
@@ -58,12 +60,32 @@ pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
         return Forwarded::UP;
     }
     // A refusal is the tc program's to make: it counts and answers.
-    let Ok(entry) = entry_of(frame, &parsed) else { return Forwarded::UP };
+    let Some((entry, hash)) = entry_of(frame, &parsed) else { return Forwarded::UP };
+    let target = entry.target(parsed.tuple.proto);
     match Role(entry.role) {
-        Role::DSR => encapsulate(frame, &parsed, &entry.target),
-        Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &entry.target),
+        Role::DSR => encapsulate(frame, &parsed, &target),
+        Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &target, hash),
         _ => Forwarded::UP,
     }
+}
+
+/// Finds the row of a frame's connection, or opens one. What is in the middle of a connection that has no rows
+/// is the tc program's to judge. Also returns the hash of a connection that is opened, else 0.
+#[inline(always)]
+fn entry_of<F: Framing, A: Family>(
+    frame: &Frame<F>,
+    parsed: &Parsed<A>,
+) -> Option<(&'static CtEntry<A>, u32)> {
+    let arrival = Arrival::at(frame, Hook::XDP);
+    if let Some(row) = conntrack::find(frame, &arrival, parsed, INGRESS).ok()? {
+        return Some((row, 0));
+    }
+    if takeover::is_netfilters(parsed) || !parsed.opens() {
+        return None;
+    }
+    let frontend = lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto).ok()??;
+    let hash = conntrack::hash(&parsed.tuple);
+    open::connect(&arrival, parsed, frontend, Stray::Opens, hash).ok().map(|row| (row, hash))
 }
 
 /// Whether the stack would forward the frame at all: it is addressed to this device, and has a
@@ -74,19 +96,31 @@ fn is_forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> bool {
     frame.read::<Macs>(0).is_some_and(ours) && A::hops(frame).is_some_and(|hops| hops > 1)
 }
 
-/// What the stack and the egress program would make of a packet that has become `entered`.
+/// What the stack and the egress program would make of a packet that has become `entered`. `hash` is that
+/// of its connection if it opens one, else 0.
 #[inline(always)]
-fn translate<F: Framing, A: Family>(frame: &Frame<F>, parsed: &Parsed<A>, entered: &Tuple<A>) -> Forwarded {
+fn translate<F: Framing, A: Family>(
+    frame: &Frame<F>,
+    parsed: &Parsed<A>,
+    entered: &Tuple<A>,
+    hash: u32,
+) -> Forwarded {
     let route = route::find(frame, entered, (frame.len() - F::L2_LEN as u32) as u16);
     let way = forward::way(frame, &route);
     if way.ifindex == 0 {
         return Forwarded::UP;
     }
     let mut last = *entered;
-    if let Some(row) = conntrack::follow(&Arrival::at(frame, Hook::XDP), entered, EGRESS, parsed.tcp_flags) {
+    let arrival = Arrival::at(frame, Hook::XDP);
+    let Ok(row) = conntrack::follow(&arrival, entered, EGRESS, parsed.tcp_flags) else {
+        return Forwarded::UP;
+    };
+    if let Some(row) = row {
         if row.flags & flags::SNAT_PENDING == 0 {
             last = row.target(entered.proto);
-        } else if let Ok(target) = snat::complete(row, entered, route.ifindex) {
+        } else if hash == 0 {
+            return Forwarded::UP;
+        } else if let Ok(target) = snat::complete(row, entered, route.ifindex, hash) {
             last = target;
         } else {
             // No port or no address: the tc program will not find one either, and says so.

@@ -81,7 +81,7 @@ fn connect<A: Family>(arrival: &Arrival, parsed: &Parsed<A>, backend: &A) -> Res
     };
     // A NodePort is reached at the address of the node that the client came to.
     maps::admit_address(&parsed.tuple.dst, FRONTEND);
-    conntrack::create(arrival, parsed, frontend, &choice)?;
+    conntrack::create(arrival, parsed, frontend, &choice, conntrack::hash(&parsed.tuple))?;
     Ok(true)
 }
 

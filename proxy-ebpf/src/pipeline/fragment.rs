@@ -4,8 +4,8 @@ use proxy_common::{
     DropReason, Tuple,
     maps::{
         conntrack::{CtKey, EGRESS, INGRESS, Role},
-        events::Hook,
         fragments::{Fate, FragmentKey, FragmentRow},
+        tails::Tail,
     },
     packet::{Parsed, Transport, parse},
     proto,
@@ -46,11 +46,10 @@ fn by_place<P: Buffer, A: Family>(packet: &P, hook: u8) -> Verdict {
     }
     match parse(packet, fragment) {
         Some(parsed) => {
-            let (at, back) =
-                if hook == INGRESS { (P::ENTRY, How::Transmit) } else { (Hook::EGRESS, How::Receive) };
+            let tail = if hook == INGRESS { Tail::InRefuse } else { Tail::OutRefuse };
             match first(packet, &parsed, hook) {
                 Ok(output) => output.into(),
-                Err(refusal) => refuse(packet, &parsed, &refusal, at, Output::by(back, packet.ifindex())),
+                Err(refusal) => refuse::go_on::<P, A>(packet, refusal, tail),
             }
         }
         None => not_ours(packet, fragment, hook),

@@ -3,19 +3,21 @@
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason, Tuple,
+    flow::{self, SourcePorts},
+    hash,
     maps::{
         address_filter::flags::{CLIENT, MASQUERADED},
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, Ticks, flags},
         counters::CounterKey,
         events::Hook,
         frontends::Frontend,
-        settings::flags::HANDOVER,
+        settings::Settings,
         tails::Tail,
     },
-    packet::{Parsed, headers::tcp_flags},
+    packet::Parsed,
 };
 
-use super::{direct, over, select::Choice};
+use super::{direct, lost, over, select::Choice};
 use crate::{
     maps::{self, Tables},
     packet::Packet,
@@ -24,9 +26,6 @@ use crate::{
 /// `last_seen` is written at most once in this time, so that the CPUs of a busy
 /// connection do not fight over its cache line.
 const RESOLUTION_NS: u64 = 1_000_000_000;
-/// The clock is not read more often than this. Between a tenth of a second and one, for the
-/// kernel ticks 100 to 1,000 times a second.
-const RESOLUTION_TICKS: Ticks = 100;
 /// Source ports tried for a client whose own port is taken at the backend.
 pub const REMAP_TRIES: u32 = 16;
 
@@ -37,119 +36,115 @@ pub fn now() -> u64 {
     unsafe { helper::bpf_ktime_get_coarse_ns() }
 }
 
+/// Another program has to see the packet first.
+pub struct Unfinished;
+
 /// The row for this packet at `hook`, if it still holds.
+///
+/// # Errors
+/// Under the driver, when the tc program is to see to the rows. That one goes on in another program then, and
+/// comes back only if that is missing.
 #[inline(always)]
 pub fn find<P: Packet, A: Tables>(
     packet: &P,
     arrival: &Arrival,
     parsed: &Parsed<A>,
     hook: u8,
-) -> Option<&'static mut CtEntry<A>> {
-    let mut key = CtKey::new(&parsed.tuple, hook);
-    let entry = maps::conntrack(&key)?;
-    if over::is_over(entry, parsed) {
-        return None;
+) -> Result<Option<&'static mut CtEntry<A>>, Unfinished> {
+    let key = maps::new_key().ok_or(Unfinished)?;
+    key.set(&parsed.tuple, hook);
+    let Some(entry) = maps::conntrack(key) else { return Ok(None) };
+    if over::is_over(entry, parsed, key) {
+        return Ok(None);
     }
-    if direct::meets_another(entry, parsed, hook, &mut key) {
-        // The driver has it go up.
-        if P::ENTRY.0 != Hook::XDP.0 {
+    let in_driver = P::ENTRY.0 == Hook::XDP.0;
+    if direct::meets_another(entry, parsed, hook, key) {
+        if !in_driver {
             maps::tail_call(packet, if hook == INGRESS { Tail::InDirect } else { Tail::OutDirect });
         }
-        return None;
+        return Err(Unfinished);
     }
-    if over::answers_another(entry, parsed, &mut key) {
-        key = CtKey::new(&parsed.tuple, hook);
-        maps::conntrack_remove(&key);
-        return None;
+    let answers_another = over::answers_another(entry, parsed, key);
+    let is_due = is_due(entry);
+    if answers_another || (is_due && !lost::is_whole(entry, &parsed.tuple, hook, key)) {
+        if in_driver {
+            // It is due for the tc program, too.
+            entry.ticks = 0;
+            return Err(Unfinished);
+        }
+        maps::tail_call(packet, if hook == INGRESS { Tail::InLost } else { Tail::OutLost });
+        if answers_another {
+            return Err(Unfinished);
+        }
     }
-    if touch(arrival, entry, parsed.tcp_flags) {
-        mend(arrival, entry, &parsed.tuple, hook, &mut key);
-    }
-    Some(entry)
+    touch(arrival, entry, parsed.tcp_flags);
+    Ok(Some(entry))
 }
 
 /// True if there is such a row for this packet at ingress, which another program will find again.
 #[inline(always)]
 pub fn is_known<A: Tables>(parsed: &Parsed<A>, role: Role) -> bool {
-    let entry = maps::conntrack(&CtKey::new(&parsed.tuple, INGRESS));
-    entry.is_some_and(|entry| entry.role == role.0 && !over::is_over(entry, parsed))
+    let Some(key) = maps::new_key() else { return false };
+    key.set(&parsed.tuple, INGRESS);
+    let Some(entry) = maps::conntrack(key) else { return false };
+    entry.role == role.0 && !over::is_over(entry, parsed, key)
 }
 
-/// The row of the next step of a packet that has become `tuple`.
+/// The row of the next step of a packet that has become `tuple`, under the driver.
+///
+/// # Errors
+/// When rows of its connection are missing, which the tc program finds again.
 #[inline(always)]
 pub fn follow<A: Tables>(
     arrival: &Arrival,
     tuple: &Tuple<A>,
     hook: u8,
     tcp_flags: u8,
-) -> Option<&'static mut CtEntry<A>> {
-    let entry = maps::conntrack(&CtKey::new(tuple, hook))?;
-    // No mending here: kernel 6.1 has no stack left for it in the XDP program.
+) -> Result<Option<&'static mut CtEntry<A>>, Unfinished> {
+    let key = maps::new_key().ok_or(Unfinished)?;
+    key.set(tuple, hook);
+    let Some(entry) = maps::conntrack(key) else { return Ok(None) };
+    if is_due(entry) && !lost::is_whole(entry, tuple, hook, key) {
+        entry.ticks = 0;
+        return Err(Unfinished);
+    }
     touch(arrival, entry, tcp_flags);
-    Some(entry)
+    Ok(Some(entry))
 }
 
-/// Enters again what the kernel has forgotten of a connection that goes on: it forgets rows one by
-/// one, those first that no packet has matched for long, as with datagrams that are seldom answered.
-/// `key` is room for keys, of which the stack has little.
-///
-/// Not during a handover: rows that are missing have moved on, and the programs that have them would
-/// never see a packet that a row made here has masqueraded by another port.
+/// The kernel's count of timer ticks.
 #[inline(always)]
-fn mend<A: Tables>(arrival: &Arrival, entry: &CtEntry<A>, tuple: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
-    let role = match Role(entry.role) {
-        Role::DNAT => Role::REV_DNAT,
-        Role::SNAT if entry.flags & flags::SNAT_PENDING == 0 => Role::REV_SNAT,
-        Role::HOST => Role::REV_HOST,
-        Role::DIRECT => Role::REV_DIRECT,
-        _ => return,
-    };
-    if maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0) {
-        return;
-    }
-    let Some(row) = maps::new_row::<A>() else { return };
-    let snat = entry.flags & flags::SNAT;
-    *row = *entry;
-    row.set_target(&tuple.reversed());
-    (row.role, row.flags, row.ifindex) = (role.0, snat, arrival.ifindex);
-    (row.tcp_flags, row.packets, row.bytes) = (entry.tcp_flags & tcp_flags::ACK, 0, 0);
-    *key = entry.pair(tuple.proto, hook);
-    if maps::conntrack(key).is_none() {
-        maps::conntrack_claim(key, row);
-    }
-    if role != Role::REV_DNAT || snat == 0 {
-        return;
-    }
-    *key = CtKey::new(&entry.target(tuple.proto), EGRESS);
-    if maps::conntrack(key).is_none() {
-        row.set_target(&entry.target(tuple.proto));
-        (row.role, row.flags) = (Role::SNAT.0, snat | flags::SNAT_PENDING);
-        maps::conntrack_claim(key, row);
-    }
-}
-
-/// Notes a packet. True about once a second, for what is not to be done for each.
-#[inline(always)]
-pub fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) -> bool {
-    let mut is_time = false;
-    entry.packets = entry.packets.wrapping_add(u64::from(arrival.packets));
-    entry.bytes = entry.bytes.wrapping_add(u64::from(arrival.bytes));
+pub fn ticks() -> Ticks {
     // Unlike the clock's, this call is no call: the verifier puts a load in its place.
     // SAFETY: the helper has no preconditions.
-    let ticks = unsafe { helper::bpf_jiffies64() } as Ticks;
-    if ticks.wrapping_sub(entry.ticks) >= RESOLUTION_TICKS {
+    (unsafe { helper::bpf_jiffies64() }) as Ticks
+}
+
+/// True once in each timer tick, for what is not to be done for each packet.
+#[inline(always)]
+fn is_due<A>(entry: &mut CtEntry<A>) -> bool {
+    let ticks = ticks();
+    let is_due = entry.ticks != ticks;
+    if is_due {
         entry.ticks = ticks;
         let now = now();
         if now.wrapping_sub(entry.last_seen) >= RESOLUTION_NS {
             entry.last_seen = now;
             entry.flags |= flags::LASTING;
-            is_time = true;
         }
     }
-    if tcp_flags & !entry.tcp_flags != 0 {
-        entry.tcp_flags |= tcp_flags;
+    is_due
+}
+
+/// Notes a packet.
+#[inline(always)]
+pub fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) {
+    entry.packets = entry.packets.wrapping_add(u64::from(arrival.packets));
+    entry.bytes = entry.bytes.wrapping_add(u64::from(arrival.bytes));
+    let noted = flow::noted(entry.tcp_flags, tcp_flags);
+    if noted != entry.tcp_flags {
+        entry.tcp_flags = noted;
     }
-    is_time
 }
 
 /// Where a packet is met, and what it adds to the counts of its connection.
@@ -199,38 +194,45 @@ impl Owner {
     }
 }
 
-/// A row that no packet has matched yet.
+/// Room for the rows of a connection in turn and for their keys. The first row is one to `target` that no
+/// packet has matched yet.
+///
+/// # Errors
+/// When there is no such room: the map is not what it should be.
 #[inline(always)]
-pub fn row<A: Tables>(owner: Owner, target: &Tuple<A>, role: Role, flags: u8) -> CtEntry<A> {
-    CtEntry {
-        last_seen: now(),
-        service: owner.service,
-        backend: owner.backend,
-        src: target.src,
-        dst: target.dst,
-        sport: target.sport,
-        dport: target.dport,
-        role: role.0,
-        flags,
-        tcp_flags: 0,
-        kind: owner.kind,
-        ifindex: 0,
-        #[cfg(feature = "next-layout")]
-        spare: 0,
-        ticks: 0,
-        packets: 0,
-        bytes: 0,
+pub fn begin<A: Tables>(
+    owner: Owner,
+    target: &Tuple<A>,
+    role: Role,
+    flags: u8,
+) -> Result<(&'static mut CtEntry<A>, &'static mut CtKey<A>), DropReason> {
+    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+    // Field by field: the stack has no room for a row.
+    row.last_seen = now();
+    (row.service, row.backend, row.kind) = (owner.service, owner.backend, owner.kind);
+    row.set_target(target);
+    (row.role, row.flags, row.tcp_flags) = (role.0, flags, 0);
+    row.name_masquerade(A::default(), 0);
+    row.ifindex = 0;
+    row.ticks = ticks();
+    (row.packets, row.bytes) = (0, 0);
+    #[cfg(feature = "next-layout")]
+    {
+        row.spare = 0;
     }
+    Ok((row, key))
 }
 
-/// Enters a new connection at ingress; returns the tuple to write into its packet.
+/// Enters a new connection at ingress; returns the row of its packets. `hash` is that of the packet's tuple.
 #[inline(always)]
 pub fn create<A: Tables>(
     arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
     choice: &Choice<A>,
-) -> Result<Tuple<A>, DropReason> {
+    hash: u32,
+) -> Result<&'static CtEntry<A>, DropReason> {
     let original = &parsed.tuple;
     let backend = choice.backend;
     let owner = Owner::new(frontend, choice.id);
@@ -239,40 +241,43 @@ pub fn create<A: Tables>(
     let row_flags = if snat { flags::SNAT } else { 0 };
     let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*original };
     maps::admit_address(&original.src, if snat { CLIENT | MASQUERADED } else { CLIENT });
-    // One row for all in turn.
-    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
-    *row = self::row(owner, &original.reversed(), Role::REV_DNAT, row_flags);
-    claim_reply(&mut target, row)?;
+    let (row, key) = begin(owner, &original.reversed(), Role::REV_DNAT, row_flags)?;
+    claim_reply(&mut target, row, key, hash)?;
     row.set_target(&target);
     if snat {
         row.role = Role::SNAT.0;
         row.flags = row_flags | flags::SNAT_PENDING;
-        maps::conntrack_put(&CtKey::new(&target, EGRESS), row)?;
+        row.name_frontend(original);
+        key.set(&target, EGRESS);
+        maps::conntrack_put(key, row)?;
+        row.name_masquerade(A::default(), 0);
     }
     row.role = Role::DNAT.0;
     row.flags = row_flags;
     first(arrival, parsed, row);
-    maps::conntrack_put(&CtKey::new(original, INGRESS), row)?;
+    key.set(original, INGRESS);
+    maps::conntrack_put(key, row)?;
     owner.count::<A>();
-    Ok(target)
+    Ok(row)
 }
 
-/// Enters a connection whose replies do not come back here. Its packets are not rewritten;
-/// the returned tuple says where they are sent.
+/// Enters a connection whose replies do not come back here; returns the row of its packets. They are not
+/// rewritten, but sent where it says.
 #[inline(always)]
 pub fn create_dsr<A: Tables>(
     arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
     choice: &Choice<A>,
-) -> Result<Tuple<A>, DropReason> {
+) -> Result<&'static CtEntry<A>, DropReason> {
     let target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..parsed.tuple };
     let owner = Owner::new(frontend, choice.id);
-    let mut forward = row(owner, &target, Role::DSR, 0);
-    first(arrival, parsed, &mut forward);
-    maps::conntrack_put(&CtKey::new(&parsed.tuple, INGRESS), &forward)?;
+    let (row, key) = begin(owner, &target, Role::DSR, 0)?;
+    first(arrival, parsed, row);
+    key.set(&parsed.tuple, INGRESS);
+    maps::conntrack_put(key, row)?;
     owner.count::<A>();
-    Ok(target)
+    Ok(row)
 }
 
 /// Notes the packet that opens a connection in the row that packets like it will match.
@@ -287,54 +292,95 @@ pub fn first<A: Tables>(arrival: &Arrival, parsed: &Parsed<A>, row: &mut CtEntry
 /// then the later connection gets another source port, or the replies could not be told
 /// apart.
 #[inline(always)]
-fn claim_reply<A: Tables>(target: &mut Tuple<A>, reply: &mut CtEntry<A>) -> Result<(), DropReason> {
-    let mut key = CtKey::new(&target.reversed(), EGRESS);
-    if maps::conntrack_claim(&key, reply) {
+fn claim_reply<A: Tables>(
+    target: &mut Tuple<A>,
+    reply: &mut CtEntry<A>,
+    key: &mut CtKey<A>,
+    hash: u32,
+) -> Result<(), DropReason> {
+    key.set(&target.reversed(), EGRESS);
+    if maps::conntrack_claim(key, reply) {
         return Ok(());
     }
-    if let Some(known) = maps::conntrack(&key) {
-        let same = known.src == reply.src && known.sport == reply.sport && known.dport == reply.dport;
-        if same || over::closing(known.tcp_flags) {
-            let was_masked = known.flags & flags::SNAT != 0;
-            // Late packets of the old one come first.
-            reply.flags |= flags::ANY_REPLY;
-            maps::conntrack_put(&key, reply)?;
-            if was_masked {
-                // Packets of the new connection would meet the row by which those of the old one left.
-                key = CtKey::new(target, EGRESS);
-                maps::conntrack_remove(&key);
-            }
-            return Ok(());
+    if let Some(known) = maps::conntrack(key)
+        && (is_by_same_frontend(known, reply) || flow::ends(known.tcp_flags))
+    {
+        let was_masked = known.flags & flags::SNAT != 0;
+        // Late packets of the old one come first.
+        reply.flags |= flags::ANY_REPLY;
+        maps::conntrack_put(key, reply)?;
+        if was_masked {
+            // Packets of the new connection would meet the row by which those of the old one left.
+            key.set(target, EGRESS);
+            maps::conntrack_remove(key);
         }
+        return Ok(());
     }
-    claim_port(target, EGRESS, reply, REMAP_TRIES)
+    claim_port(target, EGRESS, reply, key, (hash, REMAP_TRIES))
 }
 
-/// Gives `forward` a source port that is free, and enters the row that its reply meets at `hook`.
+#[inline(always)]
+fn is_by_same_frontend<A: Tables>(one: &CtEntry<A>, other: &CtEntry<A>) -> bool {
+    one.src == other.src && one.sport == other.sport && one.dport == other.dport
+}
+
+/// Gives `forward` the source port that it has had, if its other rows were lost or the client opens it anew:
+/// true if the row that its reply meets at `hook` was there.
+#[inline(always)]
+pub fn claim_own_port<A: Tables>(
+    forward: &mut Tuple<A>,
+    hook: u8,
+    reply: &mut CtEntry<A>,
+    key: &mut CtKey<A>,
+    hash: u32,
+) -> bool {
+    key.set(&forward.reversed(), hook);
+    key.dport = source_ports(hash).port();
+    let is_own = |known: &mut CtEntry<A>| known.role == reply.role && known.becomes_as(reply);
+    if !maps::conntrack(key).is_some_and(is_own) {
+        return false;
+    }
+    reply.flags |= flags::ANY_REPLY;
+    forward.sport = key.dport;
+    maps::conntrack_put(key, reply).is_ok()
+}
+
+/// Gives `forward` a source port that is free, and enters the row that its reply meets at `hook`. `key` is room for keys; the hash is that of the connection.
 #[inline(always)]
 pub fn claim_port<A: Tables>(
     forward: &mut Tuple<A>,
     hook: u8,
-    reply: &CtEntry<A>,
-    tries: u32,
+    reply: &mut CtEntry<A>,
+    key: &mut CtKey<A>,
+    (hash, tries): (u32, u32),
 ) -> Result<(), DropReason> {
-    let settings = maps::settings().ok_or(DropReason::InvalidMapState)?;
-    let mut key = CtKey::new(&forward.reversed(), hook);
+    let mut ports = source_ports(hash);
+    key.set(&forward.reversed(), hook);
     for _ in 0..tries {
-        key.dport = random_port(settings.snat_port_first, settings.snat_port_count);
-        if maps::conntrack_claim(&key, reply) {
+        key.dport = ports.port();
+        if maps::conntrack_claim(key, reply) {
             forward.sport = key.dport;
             return Ok(());
         }
+        ports.advance();
     }
     Err(DropReason::SnatPortsExhausted)
 }
 
-/// A port of the range kept for masquerading.
+/// The source ports that a connection tries with this hash.
 #[inline(always)]
-fn random_port(first: u16, count: u16) -> u16 {
-    // SAFETY: the helper has no preconditions.
-    let random = unsafe { helper::bpf_get_prandom_u32() };
-    let count = if count == 0 { 1 } else { u32::from(count) };
-    first.wrapping_add((random % count) as u16)
+pub fn source_ports(hash: u32) -> SourcePorts {
+    // There are settings: the map is an array of one. An Option of the ports would have fields that are not set,
+    // which the compiler may move all the same.
+    let range = |settings: &Settings| (settings.snat_port_first, settings.snat_port_count);
+    let (first, count) = maps::settings().map_or((0, 1), range);
+    SourcePorts::new(first, count, hash)
+}
+
+/// The hash of a connection by which this node finds its backend and source port again. `tuple` is that of
+/// its packets where it comes by.
+#[inline(always)]
+pub fn hash<A: Tables>(tuple: &Tuple<A>) -> u32 {
+    let secret = maps::settings().map_or([0; 2], |settings| settings.secret);
+    hash::keyed(&secret, tuple)
 }

@@ -5,6 +5,7 @@
 
 use proxy_common::{
     DropReason, Tuple,
+    flow::ends,
     maps::{
         address_filter::flags::DIRECT,
         conntrack::{
@@ -22,7 +23,7 @@ use proxy_common::{
 
 use super::{
     conntrack::{self, Arrival, Owner},
-    over, trace,
+    trace,
 };
 use crate::{
     maps::{self, Tables},
@@ -80,8 +81,7 @@ fn opposite(hook: u8) -> u8 {
 /// Keeps the tuple from connections of ours to come, and its packets as they are.
 #[inline(always)]
 pub fn note<A: Tables>(reply: &CtKey<A>) {
-    let Some(row) = maps::new_row::<A>() else { return };
-    *row = conntrack::row(NOBODY, &reply.tuple(), Role::PASS, 0);
+    let Ok((row, _)) = conntrack::begin(NOBODY, &reply.tuple(), Role::PASS, 0) else { return };
     // Another CPU may have been faster, and a full table costs no connection of anybody.
     maps::conntrack_claim(reply, row);
 }
@@ -103,14 +103,17 @@ fn by_another_port<A: Tables>(
     hook: u8,
 ) -> Result<Tuple<A>, DropReason> {
     let mut target = parsed.tuple;
-    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
-    *row = conntrack::row(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0);
-    conntrack::claim_port(&mut target, opposite(hook), row, conntrack::REMAP_TRIES)?;
+    let hash = conntrack::hash(&target);
+    let (row, key) = conntrack::begin(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0)?;
+    if !conntrack::claim_own_port(&mut target, opposite(hook), row, key, hash) {
+        conntrack::claim_port(&mut target, opposite(hook), row, key, (hash, conntrack::REMAP_TRIES))?;
+    }
     row.set_target(&target);
     row.role = Role::DIRECT.0;
     conntrack::first(arrival, parsed, row);
     maps::admit_address(&parsed.tuple.src, DIRECT);
-    maps::conntrack_put(&CtKey::new(&parsed.tuple, hook), row)?;
+    key.set(&parsed.tuple, hook);
+    maps::conntrack_put(key, row)?;
     trace::masqueraded(arrival.ifindex, &parsed.tuple, &target, NOBODY);
     Ok(target)
 }
@@ -144,7 +147,7 @@ fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey
         return false;
     }
     *key = entry.pair(proto, hook);
-    over::closing(entry.tcp_flags) || maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
+    ends(entry.tcp_flags) || maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
 }
 
 /// Leaves the replies by `reply` that meet `entry` at `hook` to the connection that is not ours. What the
@@ -178,10 +181,10 @@ pub fn release<A: Tables>(
 /// other connection would meet them, too.
 #[inline(always)]
 fn unmask<A: Tables>(reply: &Tuple<A>, key: &mut CtKey<A>) {
-    *key = CtKey::new(&reply.reversed(), EGRESS);
+    key.set(&reply.reversed(), EGRESS);
     let Some(row) = maps::conntrack(key).filter(|row| row.role == Role::SNAT.0) else { return };
-    *key = CtKey::new(&row.target(reply.proto).reversed(), INGRESS);
+    key.set(&row.target(reply.proto).reversed(), INGRESS);
     maps::conntrack_remove(key);
-    *key = CtKey::new(&reply.reversed(), EGRESS);
+    key.set(&reply.reversed(), EGRESS);
     maps::conntrack_remove(key);
 }

@@ -1,6 +1,7 @@
 //! Rows of connections that are over, and what meets them.
 
 use proxy_common::{
+    flow::ends,
     maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role},
     packet::{Parsed, headers::tcp_flags},
     proto,
@@ -15,23 +16,23 @@ const LEAVE_IDLE_NS: u64 = 28_000_000_000;
 
 /// True when a packet may not follow the row it matches: it opens a connection, and the row
 /// belongs to one that ended or whose backend is gone; or it is UDP, to a backend that is gone.
-/// Netfilter's connections end sooner: no rule of its own gives it another.
+/// Netfilter's connections end sooner: no rule of its own gives it another. `key` is room for a key.
 #[inline(always)]
-pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
+pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKey<A>) -> bool {
     let opens = parsed.opens();
     if entry.role == Role::LEAVE.0 {
         let stale = now().wrapping_sub(entry.last_seen) >= LEAVE_IDLE_NS;
         return if parsed.tuple.proto == proto::TCP { opens } else { stale };
     }
     if entry.role == Role::DIRECT.0 {
-        return parsed.tuple.proto == proto::TCP && opens && closing(entry.tcp_flags);
+        return parsed.tuple.proto == proto::TCP && opens && ends(entry.tcp_flags);
     }
     if !Role(entry.role).is_primary() {
         return false;
     }
     match parsed.tuple.proto {
         proto::TCP => {
-            opens && (closing(entry.tcp_flags) || backend_is_gone(entry) || reply_is_closing(entry, parsed))
+            opens && (ends(entry.tcp_flags) || backend_is_gone(entry) || reply_is_closing(entry, parsed, key))
         }
         proto::UDP => backend_is_gone(entry),
         _ => false,
@@ -43,23 +44,18 @@ fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
     maps::backend::<A>(entry.backend).is_none_or(|b| b.addr != entry.dst || b.port != entry.dport)
 }
 
-/// True for TCP flags of one side that has ended its connection.
 #[inline(always)]
-pub fn closing(seen: u8) -> bool {
-    seen & (tcp_flags::FIN | tcp_flags::RST) != 0
-}
-
-#[inline(always)]
-fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>) -> bool {
+fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKey<A>) -> bool {
     let hook = if entry.role == Role::HOST.0 { EGRESS } else { INGRESS };
-    maps::conntrack(&entry.pair(parsed.tuple.proto, hook)).is_some_and(|e| closing(e.tcp_flags))
+    *key = entry.pair(parsed.tuple.proto, hook);
+    maps::conntrack(key).is_some_and(|reply| ends(reply.tcp_flags))
 }
 
 /// True for a backend's answer to a connection that is not ours, by the port that one of ours had
 /// which has ended: ours would have a row of its own. All that follows belongs to the other one, so
-/// the row must go. The client has asked the backend itself; or another than us began it from an
-/// address of this host, netfilter for example, and then the row must go, too, by which late packets
-/// of the ended connection would get in between.
+/// ours must be forgotten. The client has asked the backend itself; or another than us began it from an
+/// address of this host, netfilter for example, and late packets of the ended connection would
+/// get in between.
 ///
 /// A client that has closed is no sign of an end: a backend that is slow to accept answers again.
 /// `key` is room for a key, of which the stack has little.
@@ -70,18 +66,14 @@ pub fn answers_another<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &
         return false;
     }
     if entry.role == Role::REV_DNAT.0 {
-        return closing(entry.tcp_flags);
+        return ends(entry.tcp_flags);
     }
     if entry.role != Role::REV_SNAT.0 && entry.role != Role::REV_HOST.0 {
         return false;
     }
     *key = entry.pair(proto::TCP, INGRESS);
     // While maps are replaced, the row may be in the other ones.
-    let Some(row) = maps::conntrack(key) else { return closing(entry.tcp_flags) };
+    let Some(row) = maps::conntrack(key) else { return ends(entry.tcp_flags) };
     let has_other_port = row.sport != parsed.tuple.dport;
-    let ended = closing(entry.tcp_flags) || row.tcp_flags & tcp_flags::RST != 0;
-    if ended && !has_other_port {
-        maps::conntrack_remove(key);
-    }
-    ended || has_other_port
+    has_other_port || ends(entry.tcp_flags) || row.tcp_flags & tcp_flags::RST != 0
 }

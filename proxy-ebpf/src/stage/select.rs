@@ -25,6 +25,7 @@ pub struct Choice<A: 'static> {
 }
 
 /// Why a packet or connection goes no further.
+#[repr(C)]
 pub struct Refusal {
     pub reason: DropReason,
     /// The client is told at once; else there is silence.
@@ -85,6 +86,12 @@ pub fn candidates(frontend: &Frontend, class: ClientClass) -> Result<Candidates,
     Ok(Candidates { rule, range })
 }
 
+/// The same where nothing is refused: the slots of a client whose connection is open already.
+#[inline(always)]
+pub fn range(frontend: &Frontend, class: ClientClass) -> Option<SlotRange> {
+    candidates(frontend, class).ok().map(|candidates| candidates.range)
+}
+
 /// `client` is whom affinity goes by, `draw` a number that decides among the slots.
 #[inline(always)]
 pub fn select<A: Tables>(
@@ -108,13 +115,13 @@ pub fn select<A: Tables>(
     Ok(Choice { id, backend, snat: rule.has(ClientRule::SNAT), dsr })
 }
 
-/// The number that decides where a connection goes: by chance, or, where every node is to
-/// decide alike, by what the packet says. A NodePort's connections come to different
-/// addresses, so the destination's does not count.
+/// The number that decides where a connection goes: its `hash`, which nobody but this node can tell, or,
+/// where every node is to decide alike, one of what the packet says. A NodePort's connections come to
+/// different addresses, so the destination's does not count.
 #[inline(always)]
-pub fn hash<A: Tables>(frontend: &Frontend, tuple: &Tuple<A>) -> u32 {
+pub fn draw<A: Tables>(frontend: &Frontend, tuple: &Tuple<A>, hash: u32) -> u32 {
     if frontend.flags & flags::MAGLEV == 0 {
-        return chance();
+        return hash;
     }
     if frontend.affinity_secs != 0 {
         return hash::words(tuple.src.words(), 0, 0);

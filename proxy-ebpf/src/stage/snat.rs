@@ -4,7 +4,7 @@
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6, Tuple,
     maps::{
-        conntrack::{CtEntry, INGRESS, Role, flags},
+        conntrack::{CtEntry, CtKey, INGRESS, Role, flags},
         devices::Device,
     },
 };
@@ -45,25 +45,36 @@ pub fn address<A: SnatAddress>(ifindex: u32) -> Result<A, DropReason> {
 }
 
 /// Gives `forward`, which goes from the node to a backend, a free source port, and enters
-/// the row that the reply meets first.
+/// the row that the reply meets first. `hash` is the connection's, `key` room for keys.
 #[inline(always)]
-pub fn claim<A: Tables>(forward: &mut Tuple<A>, reply: &CtEntry<A>) -> Result<(), DropReason> {
-    conntrack::claim_port(forward, INGRESS, reply, TRIES)
+pub fn claim<A: Tables>(
+    forward: &mut Tuple<A>,
+    reply: &mut CtEntry<A>,
+    key: &mut CtKey<A>,
+    hash: u32,
+) -> Result<(), DropReason> {
+    if conntrack::claim_own_port(forward, INGRESS, reply, key, hash) {
+        return Ok(());
+    }
+    conntrack::claim_port(forward, INGRESS, reply, key, (hash, TRIES))
 }
 
-/// Completes a connection whose first packet leaves by `ifindex`.
+/// Completes a connection whose first packet leaves by `ifindex`. `hash` is that of what
+/// its client sends; `forward` is what that has become.
 #[inline(always)]
 pub fn complete<A: Tables + SnatAddress>(
     entry: &mut CtEntry<A>,
     forward: &Tuple<A>,
     ifindex: u32,
+    hash: u32,
 ) -> Result<Tuple<A>, DropReason> {
     let row_flags = entry.flags & !flags::SNAT_PENDING;
     let owner = Owner { service: entry.service, backend: entry.backend, kind: entry.kind };
-    let reply = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
-    *reply = conntrack::row(owner, &forward.reversed(), Role::REV_SNAT, row_flags);
+    let (reply, key) = conntrack::begin(owner, &forward.reversed(), Role::REV_SNAT, row_flags)?;
+    (reply.other_addr, reply.other_port) = (entry.other_addr, entry.other_port);
+    reply.other_client_port = entry.other_client_port;
     let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };
-    claim(&mut target, reply)?;
+    claim(&mut target, reply, key, hash)?;
     entry.src = target.src;
     entry.sport = target.sport;
     entry.flags = row_flags;

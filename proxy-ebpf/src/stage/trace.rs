@@ -4,7 +4,10 @@
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use proxy_common::{
     DropReason, Tuple,
-    maps::events::{Event, Hook, What},
+    maps::{
+        conntrack::CtEntry,
+        events::{Event, Hook, What},
+    },
 };
 
 use super::{
@@ -13,15 +16,15 @@ use super::{
 };
 use crate::maps::{self, Tables};
 
-/// A connection was opened: packets from `from` become those from `to`. `flags` are those of
+/// A connection was opened: packets `from` become what the row says. `flags` are those of
 /// events.
 #[inline(always)]
-pub fn opened<A: Tables>(arrival: &Arrival, from: &Tuple<A>, to: &Tuple<A>, owner: Owner, flags: u8) {
-    tell(owner, |event| {
+pub fn opened<A: Tables>(arrival: &Arrival, from: &Tuple<A>, row: &CtEntry<A>, flags: u8) {
+    tell(Owner { service: row.service, backend: row.backend, kind: row.kind }, |event| {
         event.what = What::OPENED.0;
         (event.hook, event.ifindex, event.flags) = (arrival.hook.0, arrival.ifindex, flags);
         event.set_from(from);
-        event.set_to(to);
+        event.set_to(&row.target(from.proto));
     });
 }
 

@@ -140,6 +140,7 @@ impl Agent {
         let hosts = follow_host(Netlink::connect()?).await?;
         let host = plan::Host {
             netns_cookie: datapath.netns_cookie()?,
+            secret: secret()?,
             addresses: hosts.borrow().owned().into_iter().collect(),
             ..plan::Host::default()
         };
@@ -385,4 +386,9 @@ impl Agent {
             Err(error) => warn!(%error, "cannot sweep connections; trying again"),
         }
     }
+}
+
+fn secret() -> Result<[u64; 2]> {
+    let number = || getrandom::u64().context("cannot get a random number from the kernel");
+    Ok([number()?, number()?])
 }

@@ -214,12 +214,12 @@ fn direct_returns_are_known_by_their_clients() {
     let mut views = conn::connections(&rows, &names(), &at(0));
     conn::sort(&mut views);
     let states: Vec<_> = views.iter().map(|view| view.state).collect();
-    assert_eq!(states, [TcpState::SynSent, TcpState::Established, TcpState::Closing].map(Some));
+    assert_eq!(states, [TcpState::SynSent, TcpState::Established, TcpState::Closed].map(Some));
     assert!(views.iter().all(|view| view.direct_return && view.snat.is_none()));
     assert_eq!(views[0].backend.unwrap().to_string(), "10.0.1.6:8080");
     assert!(connections(&views).contains("dsr"));
     let frontends = service::frontends(&rows, &names());
-    assert_eq!(frontends.iter().map(|view| view.counts.unwrap().connections).sum::<u64>(), 3);
+    assert_eq!(frontends.iter().map(|view| view.counts.unwrap().connections).sum::<u64>(), 2);
 }
 
 #[test]

@@ -13,7 +13,9 @@ pub(super) fn write(maps: &mut impl MapStore, plan: &NodePlan) -> Result<usize, 
     let held = maps.settings()?;
     // Whether cgroups are exempt is said by whoever writes them.
     let flags = plan.settings.flags | held.flags & NONE_EXEMPT;
-    let settings = Settings { flags, ..plan.settings };
+    // Connections go on to find what they have found by it.
+    let secret = if held.secret == [0; 2] { plan.settings.secret } else { held.secret };
+    let settings = Settings { flags, secret, ..plan.settings };
     let mut count = 0;
     if held != settings {
         maps.put_settings(&settings)?;

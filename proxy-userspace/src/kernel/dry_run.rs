@@ -6,7 +6,7 @@ use std::{fs, os::fd::AsFd};
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{HashMap, MapData, MapError, PerCpuArray},
+    maps::{HashMap, MapData, MapError, PerCpuArray, ProgramArray},
     programs::SchedClassifier,
 };
 use proxy_common::{
@@ -14,6 +14,7 @@ use proxy_common::{
     maps::{
         affinity::{Affinity, AffinityKey},
         conntrack::{CtEntry, CtKey},
+        tails::Tail,
     },
 };
 
@@ -24,6 +25,7 @@ use super::{
     generations::Generations,
     object,
     pins::{Pins, failed},
+    tails,
 };
 
 /// Maps that programs only read. All others are the dry run's own.
@@ -42,9 +44,14 @@ const READ_BY_BOTH: [&str; 2] = ["devices", "settings"];
 /// Room for what is copied and what a few packets add. An LRU map of this size evicts nothing yet.
 const ROOM: u32 = 4096;
 
+/// The programs that a packet passes which opens a connection, or is refused.
+const TAILS: [Tail; 6] = [Tail::In, Tail::Out, Tail::InOpen, Tail::OutOpen, Tail::InRefuse, Tail::OutRefuse];
+
 /// The tc programs for devices with an Ethernet header.
 pub struct DryRun {
     ebpf: Ebpf,
+    /// The kernel empties the array when nobody holds it.
+    _tails: ProgramArray<MapData>,
 }
 
 impl DryRun {
@@ -74,11 +81,18 @@ impl DryRun {
             }
         }
         let mut ebpf = loader.load(object::OBJECT)?;
-        for name in &object::CLASSIFIERS[..2] {
+        for tail in TAILS {
+            let name = tail.program(true);
             let program = object::program::<SchedClassifier>(&mut ebpf, name)?;
             program.load().map_err(|source| KernelError::Program { name, source })?;
         }
-        Ok(Self { ebpf })
+        let map_error = |source| KernelError::Map { name: "tails", source };
+        let array = ebpf
+            .take_map("TAILS")
+            .ok_or_else(|| map_error(MapError::InvalidName { name: "TAILS".into() }))?;
+        let mut tails = ProgramArray::try_from(array).map_err(map_error)?;
+        tails::enter(&mut ebpf, &mut tails, TAILS.map(|tail| (tail.index(true), tail.program(true))))?;
+        Ok(Self { ebpf, _tails: tails })
     }
 
     /// Enters copies of live connections.

@@ -1,6 +1,10 @@
 //! The programs that others go on in (`proxy_common::maps::tails`).
 
-use aya::{Ebpf, maps::ProgramArray, programs::SchedClassifier};
+use aya::{
+    Ebpf,
+    maps::{MapData, ProgramArray},
+    programs::SchedClassifier,
+};
 use proxy_common::maps::tails::Tail;
 
 use super::{error::KernelError, object, pins::Pins};
@@ -20,7 +24,20 @@ pub(super) fn programs(ethernet: bool) -> impl Iterator<Item = (u32, &'static st
 pub(super) fn fill(ebpf: &mut Ebpf, pins: &Pins, ethernet: bool) -> Result<(), KernelError> {
     let map_error = |source| KernelError::Map { name: PIN, source };
     let mut array = ProgramArray::try_from(object::pinned(pins, PIN)?).map_err(map_error)?;
-    for (index, name) in programs(ethernet) {
+    enter(ebpf, &mut array, programs(ethernet))
+}
+
+/// Enters these loaded programs into the array, each at its place.
+///
+/// # Errors
+/// When the kernel refuses one.
+pub(super) fn enter(
+    ebpf: &mut Ebpf,
+    array: &mut ProgramArray<MapData>,
+    programs: impl IntoIterator<Item = (u32, &'static str)>,
+) -> Result<(), KernelError> {
+    let map_error = |source| KernelError::Map { name: PIN, source };
+    for (index, name) in programs {
         let program = object::program::<SchedClassifier>(ebpf, name)?;
         let fd = program.fd().map_err(|source| KernelError::Program { name, source })?;
         array.set(index, fd, 0).map_err(map_error)?;

@@ -24,6 +24,8 @@ pub struct Host {
     pub netns_cookie: u64,
     /// Every address of the host's interfaces.
     pub addresses: Vec<IpAddr>,
+    /// A random number, for a node that has none yet.
+    pub secret: [u64; 2],
     /// How far services are taken over from kube-proxy.
     pub takeover: Takeover,
 }
@@ -59,6 +61,7 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
 fn settings(config: &Config, node: Option<&Node>, host: &Host, service_cidrs: &[IpNet]) -> Settings {
     let mut settings = Settings {
         host_netns_cookie: host.netns_cookie,
+        secret: host.secret,
         flags: match config.socket_lb {
             SocketLb::All => flags::SOCKET_LB_HOST | flags::SOCKET_LB_PODS,
             SocketLb::Host => flags::SOCKET_LB_HOST,

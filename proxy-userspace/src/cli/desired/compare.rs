@@ -147,6 +147,8 @@ fn names(is: &BTreeMap<u32, ServiceRow>, should: &BTreeMap<u32, ServiceRow>) -> 
 }
 
 fn settings(is: &Settings, should: &Settings) -> Option<Difference> {
+    // A node keeps the secret that it has.
+    let should = &Settings { secret: is.secret, ..*should };
     let (left, right) = (fields(is), fields(should));
     let details: Vec<_> = left.into_iter().zip(right).filter_map(|(a, b)| instead(a.0, &a.1, &b.1)).collect();
     (is != should).then(|| node("settings", "settings".into(), Change::Different, details))

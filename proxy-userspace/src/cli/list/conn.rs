@@ -5,8 +5,9 @@ use std::{collections::HashMap, net::SocketAddr, path::Path};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use proxy_common::{
+    flow,
     maps::{
-        conntrack::{CtEntry, CtKey, EGRESS, Role, flags},
+        conntrack::{CtEntry, CtKey, Role, flags},
         frontends::FrontendKey,
     },
     proto,
@@ -129,35 +130,17 @@ impl TcpState {
             TcpState::Reset => "RESET",
         }
     }
+}
 
-    /// From the flags of the client's packets: its first acknowledgement tells of the answer.
-    fn of_client(forward: u8) -> Self {
-        const ACK: u8 = 16;
-        const SYN: u8 = 2;
-        let reply = if forward & ACK != 0 { SYN | ACK } else { 0 };
-        Self::of(forward, reply)
-    }
-
-    /// From the flags of all packets of each direction.
-    fn of(forward: u8, reply: u8) -> Self {
-        const FIN: u8 = 1;
-        const SYN: u8 = 2;
-        const RST: u8 = 4;
-        const ACK: u8 = 16;
-        let both = |flag| forward & reply & flag != 0;
-        let either = |flag| (forward | reply) & flag != 0;
-        if either(RST) {
-            TcpState::Reset
-        } else if both(FIN) {
-            TcpState::Closed
-        } else if either(FIN) {
-            TcpState::Closing
-        } else if forward & SYN != 0 && reply & SYN == 0 && reply & ACK == 0 {
-            TcpState::SynSent
-        } else if both(SYN) && forward & ACK == 0 {
-            TcpState::SynRecv
-        } else {
-            TcpState::Established
+impl From<flow::TcpState> for TcpState {
+    fn from(state: flow::TcpState) -> Self {
+        match state {
+            flow::TcpState::Opening => TcpState::SynSent,
+            flow::TcpState::Answered => TcpState::SynRecv,
+            flow::TcpState::Established => TcpState::Established,
+            flow::TcpState::HalfClosed => TcpState::Closing,
+            flow::TcpState::Closed => TcpState::Closed,
+            flow::TcpState::Reset => TcpState::Reset,
         }
     }
 }
@@ -301,21 +284,16 @@ pub(in crate::cli) fn state<A: MapAddr>(
     key: &CtKey<A>,
     entry: &CtEntry<A>,
 ) -> Option<TcpState> {
-    let of = |reply| match entry.role {
-        role if is_one_sided(role) => TcpState::of_client(entry.tcp_flags),
-        _ => TcpState::of(entry.tcp_flags, reply),
+    let of = |reply| match Role(entry.role) {
+        role if role.is_alone() => flow::TcpState::of_client(entry.tcp_flags),
+        _ => flow::TcpState::of(entry.tcp_flags, reply),
     };
-    (key.proto == proto::TCP).then(|| of(reply(rows, key, entry).map_or(0, |r| r.tcp_flags)))
-}
-
-/// Only the client's packets are seen.
-fn is_one_sided(role: u8) -> bool {
-    [Role::DSR, Role::LEAVE].contains(&Role(role))
+    (key.proto == proto::TCP).then(|| of(reply(rows, key, entry).map_or(0, |r| r.tcp_flags)).into())
 }
 
 /// The row of the reply's last step, if it comes by here.
 fn reply<'a, A: MapAddr>(rows: &'a Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>) -> Option<&'a CtEntry<A>> {
-    if is_one_sided(entry.role) {
+    if Role(entry.role).is_alone() {
         return None;
     }
     rows.conntrack.get(&entry.pair(key.proto, key.hook))
@@ -326,6 +304,6 @@ fn source_at_backend<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry
     if entry.role != Role::DNAT.0 || entry.flags & flags::SNAT == 0 {
         return Some(socket(entry.src, entry.sport));
     }
-    let second = rows.conntrack.get(&CtKey::new(&entry.target(key.proto), EGRESS))?;
+    let second = rows.conntrack.get(&entry.next(key.proto))?;
     (second.flags & flags::SNAT_PENDING == 0).then(|| socket(second.src, second.sport))
 }

@@ -3,16 +3,12 @@
 use std::{collections::HashMap, time::Duration};
 
 use proxy_common::{
+    flow::TcpState,
     maps::conntrack::{CtEntry, CtKey, EGRESS, Role, flags},
     proto,
 };
 
 use super::{super::MapAddr, Timeouts};
-
-/// Bits of the TCP header's flags (RFC 9293 §3.1).
-pub(super) const FIN: u8 = 0x01;
-pub(super) const RST: u8 = 0x04;
-pub(super) const ACK: u8 = 0x10;
 
 /// Rows of `conntrack`.
 pub(super) type Rows<A> = HashMap<CtKey<A>, CtEntry<A>>;
@@ -35,18 +31,12 @@ impl<'a, A: MapAddr> Connection<'a, A> {
             same.then(|| connection.rows.push((key, other)))?;
             Some(other)
         };
-        let target = entry.target(key.proto);
-        if entry.role == Role::HOST.0 {
-            add(entry.pair(key.proto, key.hook), Role::REV_HOST);
-        } else if entry.role == Role::DNAT.0 {
-            add(entry.pair(key.proto, key.hook), Role::REV_DNAT);
-            if entry.flags & flags::SNAT != 0
-                && let Some(snat) = add(CtKey::new(&target, EGRESS), Role::SNAT)
-            {
-                add(snat.pair(key.proto, EGRESS), Role::REV_SNAT);
-            }
-        } else if entry.role == Role::DIRECT.0 {
-            add(entry.pair(key.proto, key.hook), Role::REV_DIRECT);
+        add(entry.pair(key.proto, key.hook), Role(entry.role).pair());
+        if entry.role == Role::DNAT.0
+            && entry.has_next()
+            && let Some(snat) = add(entry.next(key.proto), Role::SNAT)
+        {
+            add(snat.pair(key.proto, EGRESS), Role::REV_SNAT);
         }
         connection
     }
@@ -78,27 +68,20 @@ impl<'a, A: MapAddr> Connection<'a, A> {
     }
 
     fn tcp_timeout(&self, timeouts: &Timeouts) -> Duration {
-        if let [(_, only)] = self.rows[..]
-            && [Role::DSR, Role::LEAVE, Role::PASS].contains(&Role(only.role))
-        {
-            return one_sided(only.tcp_flags, timeouts);
-        }
         let seen = |reply: bool| {
             let rows = self.rows.iter().filter(|(_, entry)| Role(entry.role).is_reply() == reply);
             rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
         };
-        let (forward, reply) = (seen(false), seen(true));
-        let (either, both) = (forward | reply, forward & reply);
-        if either & RST != 0 {
-            timeouts.tcp_reset
-        } else if both & FIN != 0 {
-            timeouts.tcp_closed
-        } else if either & FIN != 0 {
-            timeouts.tcp_half_closed
-        } else if both & ACK != 0 {
-            timeouts.tcp_established
-        } else {
-            timeouts.tcp_opening
+        let state = match self.rows[..] {
+            [(_, only)] if Role(only.role).is_alone() => TcpState::of_client(only.tcp_flags),
+            _ => TcpState::of(seen(false), seen(true)),
+        };
+        match state {
+            TcpState::Opening | TcpState::Answered => timeouts.tcp_opening,
+            TcpState::Established => timeouts.tcp_established,
+            TcpState::HalfClosed => timeouts.tcp_half_closed,
+            TcpState::Closed => timeouts.tcp_closed,
+            TcpState::Reset => timeouts.tcp_reset,
         }
     }
 }
@@ -113,19 +96,4 @@ pub fn time_left<A: MapAddr>(
     timeouts: &Timeouts,
 ) -> Duration {
     Connection::of(rows, key, entry).time_left(now_ns, timeouts)
-}
-
-/// One side is all that is seen of a connection by direct server return, by netfilter, or of nobody. Its
-/// first acknowledgement says that the other answered. Its end counts as the end of both: the
-/// backend's is not seen, and what the client still sends finds the same backend by hashing.
-fn one_sided(forward: u8, timeouts: &Timeouts) -> Duration {
-    if forward & RST != 0 {
-        timeouts.tcp_reset
-    } else if forward & FIN != 0 {
-        timeouts.tcp_closed
-    } else if forward & ACK != 0 {
-        timeouts.tcp_established
-    } else {
-        timeouts.tcp_opening
-    }
 }

@@ -7,13 +7,11 @@ use proxy_common::{
         counters::{CounterKey, Traffic},
         socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
     },
+    packet::headers::tcp_flags::{ACK, FIN, RST},
     proto,
 };
 
-use super::{
-    connection::{ACK, FIN, RST},
-    *,
-};
+use super::*;
 use crate::{
     dataplane::{MapName, MemoryMaps, Sockets, StaleSocket, testing::*},
     model::Family,

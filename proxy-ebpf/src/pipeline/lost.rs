@@ -1,0 +1,52 @@
+//! Packets whose connection has lost rows, or may have: what can be found again is put back, and the
+//! packet begins anew.
+
+use proxy_common::{
+    maps::{
+        conntrack::{EGRESS, INGRESS},
+        tails::Tail,
+    },
+    packet::{Parsed, parse},
+};
+
+use super::{Family, Verdict, go_on_in};
+use crate::{
+    maps,
+    packet::Packet,
+    stage::{lost, output::Output, over, search},
+};
+
+/// Such a packet enters the host's stack.
+#[inline(always)]
+pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
+    by_hook::<P, A>(packet, INGRESS, Tail::In, Tail::InOpen)
+}
+
+/// Such a packet leaves the host's stack.
+#[inline(always)]
+pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
+    by_hook::<P, A>(packet, EGRESS, Tail::Out, Tail::OutOpen)
+}
+
+#[inline(always)]
+fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, again: Tail, open: Tail) -> Verdict {
+    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+        return Output::CONTINUE.into();
+    };
+    let is_known = restore(&parsed, hook) || search::search(packet, &parsed, hook);
+    go_on_in(packet, if is_known { again } else { open })
+}
+
+/// False if there is no row for the packet.
+#[inline(always)]
+fn restore<A: Family>(parsed: &Parsed<A>, hook: u8) -> bool {
+    let Some(key) = maps::new_key() else { return false };
+    key.set(&parsed.tuple, hook);
+    let Some(entry) = maps::conntrack(key) else { return false };
+    if over::answers_another(entry, parsed, key) {
+        lost::forget(entry, &parsed.tuple, hook, key);
+    } else {
+        lost::restore(entry, &parsed.tuple, hook, key);
+    }
+    true
+}

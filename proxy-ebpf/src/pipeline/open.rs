@@ -1,0 +1,183 @@
+//! Packets that no row is for, and first packets of connections that are masqueraded as they leave. What
+//! opens a connection gets its rows here, and begins anew.
+
+use proxy_common::{
+    DropReason, Tuple,
+    maps::{
+        address_filter::flags::DIRECT,
+        conntrack::{CtEntry, EGRESS, INGRESS, Role, flags},
+        events::{self, Hook},
+        frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
+        tails::Tail,
+    },
+    packet::{Parsed, parse},
+};
+
+use super::{Family, Verdict, go_on_in, refuse};
+use crate::{
+    maps,
+    packet::Packet,
+    stage::{
+        classify,
+        conntrack::{self, Arrival, Owner},
+        direct,
+        lookup::lookup,
+        output::{self, Output},
+        select::{Refusal, candidates, draw, select},
+        snat,
+        stray::{self, Stray},
+        takeover, trace,
+    },
+};
+
+/// Such a packet enters the host's stack.
+#[inline(always)]
+pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
+    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+        return Output::CONTINUE.into();
+    };
+    match enter(packet, &parsed) {
+        Ok(output) => output.into(),
+        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::InRefuse),
+    }
+}
+
+/// Such a packet leaves the host's stack.
+#[inline(always)]
+pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
+    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+        return Output::CONTINUE.into();
+    };
+    match leave(packet, &parsed) {
+        Ok(output) => output.into(),
+        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::OutRefuse),
+    }
+}
+
+/// True for a packet that no row is for, and that may have come to a frontend, or had rows: to a backend
+/// itself, by another port.
+#[inline(always)]
+pub fn is_wanted<A: Family>(parsed: &Parsed<A>, to_frontend: bool) -> bool {
+    let Tuple { src, dst, dport, proto, .. } = parsed.tuple;
+    to_frontend && !matches!(lookup(dst, dport, proto), Ok(None))
+        || !parsed.opens() && maps::address_bits(&src) & DIRECT != 0
+}
+
+#[inline(always)]
+fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
+    if takeover::is_netfilters(parsed) {
+        return Ok(Output::CONTINUE);
+    }
+    // Before anything else needs room on the stack.
+    let hash = conntrack::hash(&parsed.tuple);
+    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::CONTINUE) };
+    let stray = stray::judge(parsed, frontend);
+    if stray == Stray::Reply
+        && let Some(key) = maps::new_key()
+    {
+        key.set(&parsed.tuple, INGRESS);
+        direct::note(key);
+    }
+    if stray == Stray::GoesOn || stray == Stray::Reply {
+        return Ok(Output::CONTINUE);
+    }
+    connect(&Arrival::uncounted(packet, P::ENTRY), parsed, frontend, stray, hash)?;
+    Ok(go_on_in(packet, Tail::In).output)
+}
+
+#[inline(always)]
+fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend>, Refusal> {
+    lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto)
+}
+
+/// Opens a connection to a frontend; returns the row of its packets. `hash` is that of the packet's tuple.
+#[inline(always)]
+pub fn connect<A: Family>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    frontend: &Frontend,
+    stray: Stray,
+    hash: u32,
+) -> Result<&'static CtEntry<A>, Refusal> {
+    admit(arrival, parsed, frontend, stray, hash).map_err(|refusal| refusal.of(frontend.service))
+}
+
+#[inline(always)]
+fn admit<A: Family>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    frontend: &Frontend,
+    stray: Stray,
+    hash: u32,
+) -> Result<&'static CtEntry<A>, Refusal> {
+    let client = parsed.tuple.src;
+    if frontend.flags & SOURCE_RANGES != 0 && !maps::in_source_ranges(frontend.service, &client) {
+        return Err(DropReason::SourceNotAllowed.into());
+    }
+    let class = classify::classify(&client, arrival.ifindex);
+    let candidates = candidates(frontend, class)?;
+    stray.admit()?;
+    let choice = select(frontend, candidates, &client, draw(frontend, &parsed.tuple, hash))?;
+    let (row, marks) = if choice.dsr {
+        (conntrack::create_dsr(arrival, parsed, frontend, &choice)?, events::flags::DSR)
+    } else {
+        let marks = if choice.snat { events::flags::SNAT } else { 0 };
+        (conntrack::create(arrival, parsed, frontend, &choice, hash)?, marks)
+    };
+    trace::opened(arrival, &parsed.tuple, row, marks);
+    Ok(row)
+}
+
+#[inline(always)]
+fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
+    let own = &parsed.tuple;
+    let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
+    key.set(own, EGRESS);
+    let row = maps::conntrack(key).filter(|row| row.flags & flags::SNAT_PENDING != 0);
+    let opened = row.as_ref().map_or(*own, |row| row.original(own.src, own.proto));
+    let hash = conntrack::hash(&opened);
+    if let Some(row) = row {
+        snat::complete(row, own, packet.ifindex(), hash)?;
+        return Ok(go_on_in(packet, Tail::Out).output);
+    }
+    let frontend = if packet.ingress_ifindex() == 0 { frontend_of(parsed)? } else { None };
+    let Some(frontend) = frontend else { return Ok(Output::CONTINUE) };
+    let stray = stray::judge(parsed, frontend);
+    if stray == Stray::GoesOn || stray == Stray::Reply {
+        return Ok(Output::CONTINUE);
+    }
+    connect_from_host(packet, parsed, frontend, stray, hash)
+        .map_err(|refusal| refusal.of(frontend.service))?;
+    Ok(go_on_in(packet, Tail::Out).output)
+}
+
+/// Enters the two rows of a host process's connection.
+#[inline(always)]
+fn connect_from_host<P: Packet, A: Family>(
+    packet: &P,
+    parsed: &Parsed<A>,
+    frontend: &Frontend,
+    stray: Stray,
+    hash: u32,
+) -> Result<(), Refusal> {
+    let original = &parsed.tuple;
+    let candidates = candidates(frontend, ClientClass::Node)?;
+    stray.admit()?;
+    let choice = select(frontend, candidates, &original.src, draw(frontend, original, hash))?;
+    let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
+    let out = output::route(packet, &target)?;
+    let arrival = Arrival::uncounted(packet, Hook::EGRESS);
+    let owner = Owner::new(frontend, choice.id);
+    let (row, key) = conntrack::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
+    row.ifindex = packet.ifindex();
+    target.src = snat::address::<A>(out)?;
+    snat::claim(&mut target, row, key, hash)?;
+    row.set_target(&target);
+    (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
+    conntrack::first(&arrival, parsed, row);
+    key.set(original, EGRESS);
+    maps::conntrack_put(key, row)?;
+    owner.count::<A>();
+    trace::opened(&arrival, original, row, events::flags::SNAT);
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Rows of a connection that are lost: the kernel evicts them one by one, and anybody may delete one.
+//! What is lost is made anew of the rows that are left (`proxy_common::flow`), before a packet misses it.
+//!
+//! The fast programs only look whether a row's others are there, once in a timer tick. What is to be done
+//! then is done in a program of its own, after which the packet begins anew.
+
+use proxy_common::{
+    Tuple,
+    maps::{
+        conntrack::{
+            CtEntry, CtKey, EGRESS, INGRESS, Role,
+            flags::{SNAT, SNAT_PENDING},
+        },
+        settings::flags::HANDOVER,
+    },
+};
+
+use crate::maps::{self, Tables};
+
+/// False if a row is missing that packets of this row's connection meet next, in either direction.
+/// `own` are the row's packets at `hook`, `key` is room for keys.
+///
+/// The rows of a masqueraded connection also learn here what source the backend sees.
+#[inline(always)]
+pub fn is_whole<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) -> bool {
+    let role = Role(entry.role);
+    if role.pair() == Role::NONE || entry.flags & SNAT_PENDING != 0 {
+        return true;
+    }
+    *key = entry.pair(own.proto, hook);
+    let whole = match maps::conntrack(key) {
+        // The connection that a reply row belongs to may have gone on by another port.
+        Some(pair) => role.is_reply() || pair.undoes(own),
+        None => false,
+    };
+    (whole && next_is_there(entry, own, key)) || is_moving()
+}
+
+#[inline(always)]
+fn next_is_there<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, key: &mut CtKey<A>) -> bool {
+    if !entry.has_next() {
+        return true;
+    }
+    *key = entry.next(own.proto);
+    let Some(next) = maps::conntrack(key) else { return false };
+    if entry.role == Role::DNAT.0 {
+        if next.flags & SNAT_PENDING == 0 && next.sport != entry.other_port {
+            entry.name_masquerade(next.src, next.sport);
+        }
+        return true;
+    }
+    if next.other_port != own.dport {
+        next.name_masquerade(own.dst, own.dport);
+    }
+    // Else the client goes on without a masquerade, in another connection.
+    next.flags & SNAT != 0
+}
+
+/// While maps are replaced, rows that are missing are in the other ones, whose programs would never see a
+/// packet that a row made here has masqueraded by another port.
+#[inline(always)]
+fn is_moving() -> bool {
+    maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0)
+}
+
+/// Makes the rows that are missing of this one. If another connection has the tuple meanwhile, this one
+/// gets another port, or ends.
+#[inline(always)]
+pub fn restore<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
+    if is_moving() || Role(entry.role).pair() == Role::NONE || entry.flags & SNAT_PENDING != 0 {
+        return;
+    }
+    if entry.role == Role::REV_SNAT.0 {
+        return restore_masquerade(entry, own, hook, key);
+    }
+    *key = entry.pair(own.proto, hook);
+    match maps::conntrack(key) {
+        Some(pair) if Role(entry.role).is_reply() || pair.undoes(own) => {}
+        Some(_) if entry.role == Role::SNAT.0 => entry.flags |= SNAT_PENDING,
+        Some(_) => {
+            key.set(own, hook);
+            return maps::conntrack_remove(key);
+        }
+        None => put_pair(entry, own, key),
+    }
+    if entry.has_next() {
+        put_next(entry, own, key);
+    }
+}
+
+/// A reply to the node. Two rows must agree on its connection: it may be over, and its port another's.
+#[inline(always)]
+fn restore_masquerade<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
+    *key = entry.next(own.proto);
+    match maps::conntrack(key) {
+        Some(next) if next.flags & SNAT == 0 => {
+            key.set(own, hook);
+            maps::conntrack_remove(key);
+        }
+        Some(_) => {
+            *key = entry.pair(own.proto, hook);
+            if maps::conntrack(key).is_none() {
+                put_pair(entry, own, key);
+            }
+        }
+        None => {
+            *key = entry.pair(own.proto, hook);
+            if maps::conntrack(key).is_some_and(|pair| pair.undoes(own)) {
+                put_next(entry, own, key);
+            }
+        }
+    }
+}
+
+/// `key` is the pair's.
+#[inline(always)]
+fn put_pair<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, key: &CtKey<A>) {
+    let Some(row) = maps::new_row::<A>() else { return };
+    entry.write_pair(own, row);
+    maps::conntrack_claim(key, row);
+}
+
+#[inline(always)]
+fn put_next<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, key: &mut CtKey<A>) {
+    let Some(row) = maps::new_row::<A>() else { return };
+    *key = entry.next(own.proto);
+    if entry.write_next(own, row) {
+        maps::conntrack_claim(key, row);
+    }
+}
+
+/// Removes the rows of a connection that is over, of which `entry` at `hook` is one for replies: its
+/// tuple belongs to another now.
+#[inline(always)]
+pub fn forget<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
+    let proto = own.proto;
+    *key = entry.pair(proto, hook);
+    let masks_by_other_port = hook == INGRESS && maps::conntrack(key).is_some_and(|pair| !pair.undoes(own));
+    if !masks_by_other_port {
+        maps::conntrack_remove(key);
+        if entry.role == Role::REV_SNAT.0 {
+            *key = entry.next(proto);
+            maps::conntrack_remove(key);
+            key.set(&entry.original(entry.dst, proto), INGRESS);
+            maps::conntrack_remove(key);
+        }
+        if entry.role == Role::REV_DNAT.0 && entry.flags & SNAT != 0 {
+            key.set(&own.reversed(), EGRESS);
+            maps::conntrack_remove(key);
+        }
+    }
+    key.set(own, hook);
+    maps::conntrack_remove(key);
+}

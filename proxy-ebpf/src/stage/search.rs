@@ -1,0 +1,175 @@
+//! Finds the first row of a connection by its others, of which only the packet is known: where a new
+//! connection with its tuple would go, and by which port, there it is.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::generated as helper;
+use proxy_common::{
+    Tuple,
+    maps::{
+        address_filter::flags::{CLIENT, DIRECT},
+        affinity::AffinityKey,
+        conntrack::{CtKey, EGRESS, INGRESS, Role},
+        frontends::{ClientClass, Frontend},
+        settings::flags::HANDOVER,
+        slots::SlotRange,
+    },
+    packet::Parsed,
+};
+
+use super::{
+    affinity, classify,
+    conntrack::{self, source_ports},
+    lookup::lookup,
+    network::Network,
+    output, reject, select,
+    snat::{self, SnatAddress},
+};
+use crate::{
+    maps::{self, Tables},
+    packet::Packet,
+};
+
+/// Backends that are asked for. Where backends have come or gone, the first one may be another than that
+/// of the connection.
+const BACKENDS: u32 = 64;
+/// Ports that are asked for: at most so many connections have met at the ports that the connection has
+/// tried before its own.
+const PORTS: u32 = 4;
+
+/// Puts back the first row of the packet's connection, if there is one.
+#[inline(always)]
+pub fn search<P, A>(packet: &P, parsed: &Parsed<A>, hook: u8) -> bool
+where
+    P: Packet,
+    A: Network + classify::PodRange + SnatAddress,
+{
+    // While maps are replaced, the row may be in the other ones.
+    if maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0) {
+        return false;
+    }
+    let own = &parsed.tuple;
+    let found = match lookup(own.dst, own.dport, own.proto) {
+        Ok(Some(frontend)) if hook == INGRESS => of_client(packet, own, frontend),
+        Ok(Some(frontend)) => of_host(packet, own, frontend),
+        Ok(None) if maps::address_bits(&own.src) & DIRECT != 0 => of_direct(own, hook),
+        _ => false,
+    };
+    // Who has found it has left the key of a reply's row there.
+    let Some(key) = maps::new_key().filter(|_| found) else { return false };
+    let Some(row) = maps::new_row::<A>() else { return false };
+    let Some(reply) = maps::conntrack(key) else { return false };
+    reply.write_pair(&key.tuple(), row);
+    key.set(own, hook);
+    maps::conntrack_claim(key, row)
+}
+
+/// The key of a reply's row that belongs to the connection whose packets are `own`.
+#[inline(always)]
+fn is_reply_to<A: Tables>(key: &CtKey<A>, own: &Tuple<A>, role: Role) -> bool {
+    maps::conntrack(key).is_some_and(|row| row.role == role.0 && row.undoes(own))
+}
+
+#[inline(always)]
+fn of_client<P, A>(packet: &P, own: &Tuple<A>, frontend: &Frontend) -> bool
+where
+    P: Packet,
+    A: Network + classify::PodRange,
+{
+    if maps::address_bits(&own.src) & CLIENT == 0 {
+        return false;
+    }
+    let class = classify::classify(&own.src, packet.ifindex());
+    let Some(range) = select::range(frontend, class) else { return false };
+    // Nobody is to make us search on and on.
+    if !reject::within_budget() {
+        return false;
+    }
+    let hash = conntrack::hash(own);
+    let first = likely_slot(frontend, range, own, hash);
+    let mut search = Search { own: *own, range, first, hash, found: false };
+    let rounds = if range.len < BACKENDS { range.len } else { BACKENDS };
+    // SAFETY: the callback is given `search`, which outlives the call.
+    unsafe {
+        helper::bpf_loop(rounds, try_backend::<A> as *const () as *mut c_void, (&raw mut search).cast(), 0)
+    };
+    search.found
+}
+
+#[inline(always)]
+fn slot(range: SlotRange, draw: u32) -> u32 {
+    // No candidates are no range, which the compiler does not see everywhere.
+    range.offset.wrapping_add(if range.len == 0 { 0 } else { draw % range.len })
+}
+
+/// Where a new connection would go.
+#[inline(always)]
+fn likely_slot<A: Tables>(frontend: &Frontend, range: SlotRange, own: &Tuple<A>, hash: u32) -> u32 {
+    let key = AffinityKey { client: own.src, service: frontend.service };
+    let sticks = frontend.affinity_secs != 0;
+    let recalled = if sticks { affinity::recall(&key, frontend.affinity_secs, range) } else { None };
+    recalled.map_or(select::draw(frontend, own, hash), |slot| slot.wrapping_sub(range.offset))
+}
+
+struct Search<A> {
+    own: Tuple<A>,
+    range: SlotRange,
+    first: u32,
+    hash: u32,
+    found: bool,
+}
+
+/// One round: 1 ends the search.
+extern "C" fn try_backend<A: Tables>(round: u32, search: *mut Search<A>) -> i64 {
+    // SAFETY: `of_client` passes a Search that lives on its stack during the loop.
+    let search = unsafe { &mut *search };
+    let slot = slot(search.range, search.first.wrapping_add(round));
+    let Some(backend) = maps::slot::<A>(slot).and_then(maps::backend::<A>) else { return 0 };
+    let Some(key) = maps::new_key() else { return 1 };
+    let inside = Tuple { dst: backend.addr, dport: backend.port, ..search.own };
+    key.set(&inside.reversed(), EGRESS);
+    if !is_reply_to(key, &search.own, Role::REV_DNAT) {
+        // It had to take another port.
+        key.dport = source_ports(search.hash).port();
+        if !is_reply_to(key, &search.own, Role::REV_DNAT) {
+            return 0;
+        }
+    }
+    search.found = true;
+    1
+}
+
+/// Of a process of the host.
+#[inline(always)]
+fn of_host<P: Packet, A: Network + SnatAddress>(packet: &P, own: &Tuple<A>, frontend: &Frontend) -> bool {
+    let Some(range) = select::range(frontend, ClientClass::Node) else { return false };
+    let hash = conntrack::hash(own);
+    let slot = slot(range, likely_slot(frontend, range, own, hash));
+    let Some(backend) = maps::slot::<A>(slot).and_then(maps::backend::<A>) else { return false };
+    let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*own };
+    let Some(addr) = output::route(packet, &target).and_then(snat::address::<A>).ok() else { return false };
+    target.src = addr;
+    by_any_port(&target, own, (INGRESS, Role::REV_HOST), hash)
+}
+
+/// To a backend itself.
+#[inline(always)]
+fn of_direct<A: Tables>(own: &Tuple<A>, hook: u8) -> bool {
+    let opposite = if hook == INGRESS { EGRESS } else { INGRESS };
+    by_any_port(own, own, (opposite, Role::REV_DIRECT), conntrack::hash(own))
+}
+
+#[inline(always)]
+fn by_any_port<A: Tables>(target: &Tuple<A>, own: &Tuple<A>, (hook, role): (u8, Role), hash: u32) -> bool {
+    let Some(key) = maps::new_key() else { return false };
+    let mut ports = source_ports(hash);
+    key.set(&target.reversed(), hook);
+    for _ in 0..PORTS {
+        key.dport = ports.port();
+        if is_reply_to(key, own, role) {
+            return true;
+        }
+        ports.advance();
+    }
+    false
+}
