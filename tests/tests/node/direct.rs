@@ -5,14 +5,17 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tests::{
     agent::{Agent, SocketLb},
-    probe::{Answer, Bulk, Dial, Exchange, Outcome, PATIENCE_MS, Proto, Serve},
+    probe::{Outcome, Proto, Serve},
     topology::cluster::{
         Cluster,
         Origin::{self, Client, Pod},
     },
 };
 
-use crate::world::{configured, two_nodes};
+use crate::{
+    socket::{Socket, dial},
+    world::{configured, two_nodes},
+};
 
 /// A service with one backend, on the first node, and that backend.
 const ENDS: [(Proto, &str, &str); 4] = [
@@ -23,40 +26,6 @@ const ENDS: [(Proto, &str, &str); 4] = [
 ];
 /// Beside the backend, and on the other node.
 const CLIENTS: [Origin; 2] = [Pod(0, 1), Pod(1, 1)];
-
-/// A socket that stays open.
-struct Socket<'a> {
-    cluster: &'a Cluster,
-    from: Origin,
-    name: String,
-}
-
-impl<'a> Socket<'a> {
-    fn open(cluster: &'a Cluster, from: Origin, port: u16, proto: Proto, to: &str) -> Result<Self> {
-        let name = format!("{from:?}, port {port} → {to} {proto}");
-        dial(cluster, from, port, proto, to, Some(name.clone()))?;
-        Ok(Self { cluster, from, name })
-    }
-
-    fn answers(&self) -> Result<Answer> {
-        let (_, worker) = self.cluster.host(self.from);
-        let exchange = Exchange { keep: self.name.clone(), timeout_ms: PATIENCE_MS, bulk: Bulk::default() };
-        worker.exchange(exchange)?.answer(&self.name)
-    }
-}
-
-fn dial(
-    cluster: &Cluster,
-    from: Origin,
-    port: u16,
-    proto: Proto,
-    to: &str,
-    keep: Option<String>,
-) -> Result<Answer> {
-    let (host, worker) = cluster.host(from);
-    let dial = Dial { source_port: Some(port), keep, ..Dial::new(&host.netns, proto, to.parse()?) };
-    worker.dial(&dial)?.remove(0).answer(format_args!("{from:?}, port {port} → {to} {proto}"))
-}
 
 /// For each kind of connection and each client, by ports of its own.
 fn each(cluster: &Cluster, test: impl Fn(Origin, u16, Proto, &str, &str) -> Result<()>) -> Result<()> {

@@ -156,12 +156,30 @@ impl Bench {
         self.maps.put_settings(&Settings { flags, ..held }).expect("settings");
     }
 
+    /// Moves a backend to the node's own address, the way to which needs no route.
+    pub(crate) fn move_backend(&mut self, plan: &Plan, id: u32) {
+        fn in_family<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, addr: A, id: u32) {
+            let row = maps.backend(id).expect("the backend");
+            maps.put_backends(&[(id, Backend { addr, ..row })]).expect("written");
+        }
+        if plan.node.is_ipv4() {
+            in_family(self.maps.v4(), v4_of(plan.node), id);
+        } else {
+            in_family(self.maps.v6(), v6_of(plan.node), id);
+        }
+    }
+
     pub(crate) fn ingress(&mut self, frame: &[u8]) -> Run {
         self.datapath.run_ingress(frame, 1).expect("the kernel takes the frame")
     }
 
     pub(crate) fn egress(&mut self, frame: &[u8]) -> Run {
         self.datapath.run_egress(frame, 1).expect("the kernel takes the frame")
+    }
+
+    /// Egress of what the host has made.
+    pub(crate) fn egress_of_host(&mut self, frame: &[u8]) -> Run {
+        self.datapath.run_egress(frame, 0).expect("the kernel takes the frame")
     }
 
     /// Ingress of a device without an Ethernet header. See [`Self::layer3`].

@@ -1,8 +1,15 @@
-//! Rows of `conntrack` that the kernel has forgotten while the rest of their connection lives on.
+//! Rows of `conntrack` that the kernel has forgotten, or somebody deleted, while the rest of their
+//! connection lives on.
 
-use proxy_common::maps::{
-    conntrack::{CtEntry, CtKey, Role},
-    settings::flags::HANDOVER,
+use std::{collections::BTreeMap, net::IpAddr};
+
+use anyhow::{Result, ensure};
+use proxy_common::{
+    DropReason, Tuple,
+    maps::{
+        conntrack::{CtEntry, CtKey, INGRESS, Role},
+        settings::{Settings, flags::HANDOVER},
+    },
 };
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore},
@@ -10,41 +17,266 @@ use proxy_userspace::{
 };
 
 use crate::{
-    bench::{Bench, NODE_PORT, Plan, SERVICE_PORT, plans},
-    frames::{ACK, Flow, SYN},
+    bench::{
+        BACKEND_ID, BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, SHOT, plans,
+    },
+    frames::{ACK, Flow, SYN, checked, frame},
+    uplink::{Node, on_a_node},
 };
 
-/// Has the rows of these roles forgotten, and the others looked at again by the next packet, as if
-/// seconds had gone by.
-fn forget(bench: &mut Bench, plan: &Plan, roles: &[Role]) {
-    if plan.pod.is_ipv4() { forget_in(bench.maps.v4(), roles) } else { forget_in(bench.maps.v6(), roles) }
+type NewFlow = fn((IpAddr, u16), (IpAddr, u16)) -> Flow;
+const TRANSPORTS: [NewFlow; 3] = [Flow::udp, Flow::tcp, Flow::sctp];
+const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
+
+/// What a row does, without its counters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Row {
+    role: Role,
+    hook: Hook,
+    from: Flow,
+    to: Flow,
 }
 
-fn forget_in<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, roles: &[Role]) {
-    let mut rows: Vec<(CtKey<A>, CtEntry<A>)> = Vec::new();
+/// A place where a packet passes: a hook, as it comes there, as it goes on.
+type Step = (Hook, Flow, Flow);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Hook {
+    In,
+    Out,
+    /// Out of the host, made by the host.
+    OutOfHost,
+}
+
+fn each_row<A: KernelAddr>(maps: &impl FamilyMaps<A>) -> Vec<(CtKey<A>, CtEntry<A>)> {
+    let mut rows = Vec::new();
     maps.each_conntrack(&mut |key, row| rows.push((*key, *row))).expect("rows");
-    let (gone, mut kept): (Vec<_>, Vec<_>) =
-        rows.into_iter().partition(|(_, row)| roles.contains(&Role(row.role)));
-    assert!(roles.iter().all(|role| gone.iter().any(|(_, row)| row.role == role.0)), "{roles:?}");
-    for (_, row) in &mut kept {
-        row.last_seen -= 10_000_000_000;
-        row.ticks = row.ticks.wrapping_sub(100_000);
+    rows
+}
+
+fn row<A: KernelAddr + Into<IpAddr>>(key: &CtKey<A>, entry: &CtEntry<A>) -> Row {
+    let flow = |tuple: Tuple<A>| Flow {
+        proto: tuple.proto,
+        src: (tuple.src.into(), tuple.sport),
+        dst: (tuple.dst.into(), tuple.dport),
+    };
+    let hook = if key.hook == INGRESS { Hook::In } else { Hook::Out };
+    Row { role: Role(entry.role), hook, from: flow(key.tuple()), to: flow(entry.target(key.proto)) }
+}
+
+fn rows(bench: &mut Bench) -> Vec<Row> {
+    let mut rows: Vec<_> = each_row(bench.maps.v4()).iter().map(|(key, entry)| row(key, entry)).collect();
+    rows.extend(each_row(bench.maps.v6()).iter().map(|(key, entry)| row(key, entry)));
+    rows.sort_by_key(|row| format!("{row:?}"));
+    rows
+}
+
+/// Deletes these rows, and has the others looked at by the next packet, as if a timer tick had gone by.
+fn forget(bench: &mut Bench, is_gone: impl Fn(&Row) -> bool) -> usize {
+    fn in_family<A: KernelAddr + Into<IpAddr>>(
+        maps: &mut impl FamilyMaps<A>,
+        is_gone: impl Fn(&Row) -> bool,
+    ) -> usize {
+        let (gone, mut kept): (Vec<_>, Vec<_>) =
+            each_row(maps).into_iter().partition(|(key, entry)| is_gone(&row(key, entry)));
+        kept.iter_mut().for_each(|(_, entry)| entry.ticks = entry.ticks.wrapping_sub(1));
+        maps.delete_conntrack(&gone.iter().map(|(key, _)| *key).collect::<Vec<_>>()).expect("they go");
+        maps.put_conntrack(&kept).expect("rows");
+        gone.len()
     }
-    maps.delete_conntrack(&gone.into_iter().map(|(key, _)| key).collect::<Vec<_>>()).expect("they go");
-    maps.put_conntrack(&kept).expect("rows");
+    in_family(bench.maps.v4(), &is_gone) + in_family(bench.maps.v6(), &is_gone)
+}
+
+fn forget_roles(bench: &mut Bench, roles: &[Role]) {
+    let gone = forget(bench, |row| roles.contains(&row.role));
+    assert_eq!(gone, roles.len(), "{roles:?}");
+}
+
+fn pass(bench: &mut Bench, steps: &[Step], tcp_flags: u8, what: &str) {
+    for (hook, before, behind) in steps {
+        let bytes = frame(*before, tcp_flags);
+        let run = match hook {
+            Hook::In => bench.ingress(&bytes),
+            Hook::Out => bench.egress(&bytes),
+            Hook::OutOfHost => bench.egress_of_host(&bytes),
+        };
+        assert!(run.action == CONTINUE || run.action == REDIRECT, "{what}: {hook:?} {before:?}");
+        assert_eq!(checked(&run.packet), *behind, "{what}: {hook:?} {before:?}");
+    }
+}
+
+/// A connection: what its packets pass to the backend, and back.
+struct Connection {
+    forward: Vec<Step>,
+    back: Vec<Step>,
+}
+
+impl Connection {
+    fn of(forward: Vec<Step>) -> Self {
+        let back = forward.iter().rev().map(|(hook, before, behind)| {
+            (if *hook == Hook::In { Hook::Out } else { Hook::In }, behind.reversed(), before.reversed())
+        });
+        Self { back: back.collect(), forward }
+    }
+
+    /// Without a masquerade.
+    fn open(bench: &mut Bench, flow: Flow) -> Self {
+        let inside = bench.enters(flow, SYN);
+        let connection = Self::of(vec![(Hook::In, flow, inside)]);
+        pass(bench, &connection.back, SYN | ACK, "the answer");
+        pass(bench, &connection.forward, ACK, "the acknowledgement");
+        connection
+    }
+
+    fn open_masqueraded(bench: &mut Bench, flow: Flow) -> Self {
+        let inside = bench.enters(flow, SYN);
+        let wire = bench.leaves(inside, SYN);
+        let connection = Self::of(vec![(Hook::In, flow, inside), (Hook::Out, inside, wire)]);
+        pass(bench, &connection.back, SYN | ACK, "the answer");
+        pass(bench, &connection.forward, ACK, "the acknowledgement");
+        connection
+    }
+
+    /// True if the row is the first that the backend's packets meet.
+    fn is_first_of_reply(&self, row: &Row) -> bool {
+        let (hook, before, _) = self.back[0];
+        (row.hook, row.from) == (hook, before)
+    }
+}
+
+/// The ways that a connection may go by.
+fn connections(bench: &mut Bench, plan: &Plan, new: NewFlow) -> BTreeMap<&'static str, Connection> {
+    let pod = new((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
+    let outside = new((plan.outside, 40001), (plan.node, NODE_PORT));
+    let [plain, masked] = [Connection::open(bench, pod), Connection::open_masqueraded(bench, outside)];
+    let beside = Connection::open(bench, new((plan.pod, 40000), (plan.backend, BACKEND_PORT)));
+    assert_ne!(beside.forward[0].1, beside.forward[0].2, "its tuple is the first one's");
+    [("plain", plain), ("masqueraded", masked), ("direct", beside)].into()
 }
 
 #[test]
-fn a_client_that_goes_on_gets_its_answer() {
+fn the_next_packet_of_the_client_finds_any_row_again() {
     let mut bench = Bench::new();
     for plan in plans() {
-        for new in [Flow::udp, Flow::tcp, Flow::sctp] {
-            let outside = new((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
-            let inside = bench.enters(outside, SYN);
-            forget(&mut bench, &plan, &[Role::REV_DNAT]);
-            assert_eq!(bench.enters(outside, ACK), inside);
-            assert_eq!(bench.leaves(inside.reversed(), ACK), outside.reversed());
-            forget(&mut bench, &plan, &[Role::DNAT, Role::REV_DNAT]);
+        for new in TRANSPORTS {
+            let connections = connections(&mut bench, &plan, new);
+            let before = rows(&mut bench);
+            assert_eq!(before.len(), 8);
+            for lost in &before {
+                assert_eq!(forget(&mut bench, |row| row == lost), 1);
+                for (name, connection) in &connections {
+                    let what = format!("{lost:?}, {name}");
+                    pass(&mut bench, &connection.forward, ACK, &what);
+                    pass(&mut bench, &connection.back, ACK, &what);
+                }
+                assert_eq!(rows(&mut bench), before, "{lost:?}");
+            }
+            forget(&mut bench, |_| true);
+        }
+    }
+}
+
+/// But for the row that its own packet meets first: nothing else tells whose it is.
+#[test]
+fn the_next_packet_of_the_backend_finds_any_other_row_again() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        for new in TRANSPORTS {
+            let connections = connections(&mut bench, &plan, new);
+            let before = rows(&mut bench);
+            for lost in &before {
+                assert_eq!(forget(&mut bench, |row| row == lost), 1);
+                for (name, connection) in &connections {
+                    if !connection.is_first_of_reply(lost) {
+                        pass(&mut bench, &connection.back, ACK, &format!("{lost:?}, {name}"));
+                    }
+                }
+                let of_backend = connections.values().any(|c| c.is_first_of_reply(lost));
+                assert_eq!(rows(&mut bench) == before, !of_backend, "{lost:?}");
+                connections.values().for_each(|c| pass(&mut bench, &c.forward, ACK, "the client goes on"));
+                connections.values().for_each(|c| pass(&mut bench, &c.back, ACK, "and is answered"));
+                assert_eq!(rows(&mut bench), before, "{lost:?}");
+            }
+            forget(&mut bench, |_| true);
+        }
+    }
+}
+
+#[test]
+fn a_process_of_the_host_goes_on() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        (BACKEND_ID..BACKEND_ID + 3).for_each(|id| bench.move_backend(&plan, id));
+        for new in TRANSPORTS {
+            let original = new((plan.node, 40000), (plan.cluster_ip, SERVICE_PORT));
+            let run = bench.egress_of_host(&frame(original, SYN));
+            let connection = Connection::of(vec![(Hook::OutOfHost, original, checked(&run.packet))]);
+            pass(&mut bench, &connection.back, SYN | ACK, "the answer");
+            let before = rows(&mut bench);
+            assert_eq!(before.len(), 2, "{before:?}");
+            for role in [Role::HOST, Role::REV_HOST] {
+                forget_roles(&mut bench, &[role]);
+                pass(&mut bench, &connection.forward, ACK, "the process");
+                pass(&mut bench, &connection.back, ACK, "the answer");
+                assert_eq!(rows(&mut bench), before, "{role:?}");
+            }
+            forget(&mut bench, |_| true);
+        }
+    }
+}
+
+#[test]
+fn with_session_affinity_too() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        for port in 40000..40008 {
+            let flow = Flow::tcp((plan.pod, port), (plan.sticky_ip, SERVICE_PORT));
+            let connection = Connection::open(&mut bench, flow);
+            forget_roles(&mut bench, &[Role::DNAT]);
+            pass(&mut bench, &connection.forward, ACK, "the client");
+            forget_roles(&mut bench, &[Role::DNAT, Role::REV_DNAT]);
+        }
+    }
+}
+
+/// Nothing is left by which the backend could be known.
+#[test]
+fn a_client_whose_connection_is_forgotten_wholly_is_refused() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        let flow = Flow::tcp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
+        Connection::open(&mut bench, flow);
+        forget_roles(&mut bench, &[Role::DNAT, Role::REV_DNAT]);
+        let before = bench.drops(DropReason::NoConnection);
+        assert_eq!(bench.ingress(&frame(flow, ACK)).action, REDIRECT);
+        assert_eq!(bench.drops(DropReason::NoConnection), before + 1);
+        assert_eq!(rows(&mut bench), []);
+    }
+}
+
+/// The other client gets its own answers, whatever the first one sends.
+#[test]
+fn a_port_that_has_become_anothers_stays_its_own() {
+    let mut bench = Bench::new();
+    let settings = bench.maps.settings().expect("settings");
+    bench.maps.put_settings(&Settings { snat_port_count: 1, ..settings }).expect("settings");
+    for plan in plans() {
+        for new in TRANSPORTS {
+            let [first, second] =
+                [40000, 40001].map(|port| new((plan.outside, port), (plan.node, NODE_PORT)));
+            let mine = Connection::open_masqueraded(&mut bench, first);
+            forget_roles(&mut bench, &[Role::REV_SNAT]);
+            let theirs = Connection::open_masqueraded(&mut bench, second);
+            assert_eq!(mine.forward[1].2, theirs.forward[1].2, "one port for both");
+            forget(&mut bench, |_| false);
+            let exhausted = bench.drops(DropReason::SnatPortsExhausted);
+            pass(&mut bench, &mine.forward[..1], ACK, "the first");
+            assert_eq!(bench.egress(&frame(mine.forward[1].1, ACK)).action, SHOT);
+            assert_eq!(bench.drops(DropReason::SnatPortsExhausted), exhausted + 1);
+            pass(&mut bench, &theirs.forward, ACK, "the second");
+            pass(&mut bench, &theirs.back, ACK, "the second's answer");
+            forget(&mut bench, |_| true);
         }
     }
 }
@@ -55,33 +287,49 @@ fn what_has_been_handed_over_is_not_entered_again() {
     let mut bench = Bench::new();
     for plan in plans() {
         let outside = Flow::tcp((plan.outside, 40000), (plan.node, NODE_PORT));
-        let inside = bench.enters(outside, SYN);
-        bench.leaves(inside, SYN);
+        let connection = Connection::open_masqueraded(&mut bench, outside);
+        let inside = connection.forward[0].2;
         bench.set_flag(HANDOVER, true);
-        forget(&mut bench, &plan, &[Role::SNAT, Role::REV_SNAT]);
+        forget_roles(&mut bench, &[Role::SNAT, Role::REV_SNAT]);
         assert_eq!(bench.enters(outside, ACK), inside);
         assert_eq!(bench.leaves(inside, ACK), inside, "left to the programs that have the row");
         bench.set_flag(HANDOVER, false);
-        forget(&mut bench, &plan, &[Role::DNAT, Role::REV_DNAT]);
+        forget(&mut bench, |_| true);
     }
 }
 
+/// What the driver misses goes up, is found again there, and the driver goes on.
 #[test]
-fn a_masqueraded_client_that_goes_on_gets_its_answer() {
-    const ALL: [Role; 4] = [Role::DNAT, Role::SNAT, Role::REV_SNAT, Role::REV_DNAT];
-    let mut bench = Bench::new();
-    for plan in plans() {
-        for forgotten in [&[Role::REV_SNAT][..], &[Role::SNAT], &[Role::REV_DNAT], &ALL[1..]] {
-            let outside = Flow::udp((plan.outside, 40000), (plan.node, NODE_PORT));
-            let inside = bench.enters(outside, 0);
-            bench.leaves(inside, 0);
-            forget(&mut bench, &plan, forgotten);
-            assert_eq!(bench.enters(outside, 0), inside, "{forgotten:?}");
-            let wire = bench.leaves(inside, 0);
-            assert_eq!((wire.src.0, wire.dst), (plan.node, inside.dst), "{forgotten:?}");
-            assert_eq!(bench.enters(wire.reversed(), 0), inside.reversed(), "{forgotten:?}");
-            assert_eq!(bench.leaves(inside.reversed(), 0), outside.reversed(), "{forgotten:?}");
-            forget(&mut bench, &plan, &ALL);
+fn the_driver_goes_on_once_the_row_is_found() -> Result<()> {
+    on_a_node(|node| {
+        for (plan, new) in plans().into_iter().flat_map(|plan| TRANSPORTS.map(|new| (plan, new))) {
+            let outside = new((plan.outside, 40000), (plan.node, NODE_PORT));
+            let wire = checked(&node.xdp(&frame(outside, SYN))?.packet);
+            let replied = checked(&node.xdp(&frame(wire.reversed(), SYN | ACK))?.packet);
+            ensure!(replied == outside.reversed(), "{replied:?}");
+            for (first, last) in [(outside, wire), (wire.reversed(), outside.reversed())] {
+                goes_on(node, first, last)?;
+            }
+            forget(&mut node.bench, |_| true);
         }
+        Ok(())
+    })
+}
+
+fn goes_on(node: &mut Node, first: Flow, last: Flow) -> Result<()> {
+    let bytes = frame(first, ACK);
+    let before = rows(&mut node.bench);
+    ensure!(before.len() == 4, "{before:?}");
+    let is_reply = |row: &Row| row.from == first && row.role == Role::REV_SNAT;
+    for lost in before.iter().filter(|row| !is_reply(row)) {
+        forget(&mut node.bench, |row| row == lost);
+        let up = node.xdp(&bytes)?;
+        ensure!((up.verdict, &up.packet) == (XDP_PASS, &bytes) || checked(&up.packet) == last, "{lost:?}");
+        let stack = checked(&node.tc(&bytes)?.packet);
+        ensure!(stack == last, "{lost:?}: {stack:?}");
+        forget(&mut node.bench, |_| false);
+        let sent = node.xdp(&bytes)?;
+        ensure!(sent.verdict == XDP_TX && checked(&sent.packet) == last, "{lost:?}");
     }
+    Ok(())
 }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use proxy_common::{checksum, proto};
-use proxy_userspace::dataplane::{FamilyMaps, MapStore};
+use proxy_userspace::dataplane::{FamilyMaps as _, MapStore as _};
 
 use crate::{
     bench::{
@@ -122,7 +122,7 @@ type Hook = fn(&mut Bench, &[u8]) -> proxy_userspace::kernel::Run;
 const INGRESS: Hook = Bench::ingress;
 const EGRESS: Hook = Bench::egress;
 /// Out of the host, made by the host.
-const EGRESS_OF_HOST: Hook = |bench, bytes| bench.datapath.run_egress(bytes, 0).expect("the kernel takes it");
+const EGRESS_OF_HOST: Hook = Bench::egress_of_host;
 
 /// An error about the reply's counterpart: quotes `step.behind` reversed on its way to what becomes of
 /// the reply. All kinds, quotes of every length, with extensions and without.
@@ -231,7 +231,7 @@ fn to_a_host_process_and_from_it() {
     each(|bench, plan, new| {
         // The backend is in the host's network, so that the way to it needs no route.
         let id = BACKEND_ID + TRANSPORTS.iter().position(|t| std::ptr::fn_addr_eq(*t, new)).unwrap() as u32;
-        move_backend(bench, plan, id);
+        bench.move_backend(plan, id);
         let original = new((plan.node, 40000), (plan.cluster_ip, SERVICE_PORT));
         let run = EGRESS_OF_HOST(bench, &frame(original, SYN));
         assert_eq!(run.action, REDIRECT);
@@ -243,18 +243,6 @@ fn to_a_host_process_and_from_it() {
         let router = if plan.node == wire.src.0 { plan.node } else { plan.stranger };
         assert_translated(bench, EGRESS_OF_HOST, forward, router, REDIRECT);
     });
-}
-
-fn move_backend(bench: &mut Bench, plan: &Plan, id: u32) {
-    fn in_family<A: proxy_userspace::kernel::KernelAddr>(maps: &mut impl FamilyMaps<A>, addr: A, id: u32) {
-        let row = maps.backend(id).expect("the backend");
-        maps.put_backends(&[(id, proxy_common::maps::backends::Backend { addr, ..row })]).expect("written");
-    }
-    if plan.node.is_ipv4() {
-        in_family(bench.maps.v4(), crate::bench::v4_of(plan.node), id);
-    } else {
-        in_family(bench.maps.v6(), crate::bench::v6_of(plan.node), id);
-    }
 }
 
 #[test]
