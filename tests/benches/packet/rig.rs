@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::Result;
-use proxy_common::maps::frontends::{Frontend, FrontendKey};
+use proxy_common::maps::{
+    frontends::{Frontend, FrontendKey},
+    settings::flags::HANDOVER,
+};
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore},
     kernel::KernelAddr,
@@ -45,6 +48,8 @@ impl Rig {
             neighbour replace 2001:db8::9 lladdr 02:00:00:00:00:02 dev uplink nud permanent")?;
         let (tc_noop, xdp_noop) = (bpf::noop(Kind::Tc)?, bpf::noop(Kind::Xdp)?);
         let mut bench = Bench::with_conntrack(CONNTRACK);
+        // The rows lead to and fro, and have no pairs: as while maps are replaced, nobody is to miss those.
+        bench.set_flag(HANDOVER, true);
         let [v4, v6] = plans();
         let (route_v4, route_v6) =
             (bpf::route(v4.backend, uplink.ifindex)?, bpf::route(v6.backend, uplink.ifindex)?);
