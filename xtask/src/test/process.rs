@@ -1,11 +1,10 @@
 //! One test in a process of its own, which is watched: what hangs is looked at, and ended.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -58,14 +57,10 @@ struct Output(File);
 
 impl Output {
     fn create(folder: &Path) -> anyhow::Result<Self> {
-        let path = folder.join(format!("output-{:?}", thread::current().id()));
-        let create = || {
-            // To append: the processes share the file, and not always their place in it.
-            let file = File::options().create_new(true).append(true).read(true).open(&path)?;
-            fs::remove_file(&path)?;
-            std::io::Result::Ok(file)
-        };
-        create().map(Self).with_context(|| format!("cannot make {}", path.display()))
+        // To append: the processes share the file, and not always their place in it.
+        let file = tempfile::Builder::new().append(true).tempfile_in(folder);
+        let file = file.with_context(|| format!("cannot make a file in {}", folder.display()))?;
+        Ok(Self(file.into_file()))
     }
 
     fn read(&mut self) -> anyhow::Result<String> {
