@@ -147,11 +147,11 @@ fn go_on_in<P: Packet>(packet: &P, tail: Tail) -> Verdict {
 }
 
 /// What becomes of a packet at a hook.
-pub struct Passage<A> {
-    pub target: Tuple<A>,
-    pub role: u8,
+struct Passage<A> {
+    target: Tuple<A>,
+    role: u8,
     /// For [`Role::REV_HOST`] the interface that takes it, for [`Role::HOST`] the one it leaves by.
-    pub ifindex: u32,
+    ifindex: u32,
 }
 
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
@@ -245,8 +245,17 @@ fn go_on_beside<P: Packet, A: Family>(
     if ports.include_direct(parsed) {
         return go_on_in(packet, direct).output;
     }
-    if parsed.transport.is_fragment() {
-        return go_on_in(packet, fragments).output;
-    }
-    Output::CONTINUE
+    leave_alone(packet, parsed, fragments)
+}
+
+/// A packet goes on as it came. If it is a first fragment, another program notes that for the others.
+#[inline(always)]
+fn leave_alone<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, fragments: Tail) -> Output {
+    if parsed.transport.is_fragment() { go_on_in(packet, fragments).output } else { Output::CONTINUE }
+}
+
+/// A packet that another program has parsed before.
+#[inline(always)]
+fn parse_again<P: Packet, A: Family>(packet: &P) -> Option<Parsed<A>> {
+    parse(packet, A::transport(packet)?)
 }

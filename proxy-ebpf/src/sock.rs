@@ -26,7 +26,7 @@ use crate::{
     maps::{self, Tables},
     stage::{
         classify,
-        conntrack::Owner,
+        create::Owner,
         lookup::{lookup, may_connect},
         select::{Refusal, candidates, chance, select},
         trace::{self, Call},

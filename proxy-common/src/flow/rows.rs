@@ -1,9 +1,9 @@
 //! The rows of one connection, each by another.
 
-use super::tcp::ACK;
 use crate::{
     addr::Addr,
-    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+    maps::conntrack::{CtEntry, CtKey, EGRESS, Role, flags, opposite},
+    packet::headers::tcp_flags::ACK,
     tuple::Tuple,
 };
 
@@ -12,7 +12,7 @@ impl<A: Addr> CtEntry<A> {
     /// are. This one's is at `hook`.
     #[inline(always)]
     pub fn pair(&self, proto: u8, hook: u8) -> CtKey<A> {
-        CtKey::new(&self.target(proto).reversed(), if hook == INGRESS { EGRESS } else { INGRESS })
+        CtKey::new(&self.target(proto).reversed(), opposite(hook))
     }
 
     /// True if this row undoes what a row does whose packets are `forward`.

@@ -1,8 +1,6 @@
 //! The state of a TCP connection, by the flags that its packets had (RFC 9293 §3.1, the low byte).
 
-use crate::packet::headers::tcp_flags::{FIN, RST, SYN};
-
-pub(super) const ACK: u8 = crate::packet::headers::tcp_flags::ACK;
+use crate::packet::headers::tcp_flags::{ACK, FIN, RST, SYN};
 
 /// How far a TCP connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

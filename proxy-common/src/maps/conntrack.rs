@@ -70,6 +70,12 @@ pub const INGRESS: u8 = 0;
 /// Packets that leave the host's stack.
 pub const EGRESS: u8 = 1;
 
+/// The hook that packets of the other direction meet.
+#[inline(always)]
+pub fn opposite(hook: u8) -> u8 {
+    if hook == INGRESS { EGRESS } else { INGRESS }
+}
+
 impl<A: Addr> CtKey<A> {
     /// The key of `tuple` at `hook`.
     #[inline(always)]

@@ -8,10 +8,10 @@ use proxy_common::{
         events::Hook,
         tails::Tail,
     },
-    packet::{Parsed, parse},
+    packet::Parsed,
 };
 
-use super::{Family, Verdict, go_on_in};
+use super::{Family, Verdict, leave_alone, parse_again};
 use crate::{
     maps,
     packet::Packet,
@@ -32,7 +32,7 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
 
 #[inline(always)]
 fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, at: Hook, fragments: Tail) -> Verdict {
-    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+    let Some(parsed) = parse_again::<P, A>(packet) else {
         return Output::CONTINUE.into();
     };
     let arrival = Arrival::at(packet, at);
@@ -40,7 +40,7 @@ fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, at: Hook, fragments: Tail
         return Err(reason).into();
     }
     // A first fragment is translated there, by the row that it has now, and says what becomes of the others.
-    if parsed.transport.is_fragment() { go_on_in(packet, fragments) } else { Output::CONTINUE.into() }
+    leave_alone(packet, &parsed, fragments).into()
 }
 
 #[inline(always)]

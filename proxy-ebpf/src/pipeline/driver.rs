@@ -23,7 +23,7 @@ use crate::{
         conntrack::{self, Arrival},
         encap, forward,
         lookup::{lookup, may_enter},
-        nat, route, snat,
+        nat, ports, route, snat,
         stray::Stray,
         takeover,
     },
@@ -84,7 +84,7 @@ fn entry_of<F: Framing, A: Family>(
         return None;
     }
     let frontend = lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto).ok()??;
-    let hash = conntrack::hash(&parsed.tuple);
+    let hash = ports::hash(&parsed.tuple);
     open::connect(&arrival, parsed, frontend, Stray::Opens, hash).ok().map(|row| (row, hash))
 }
 

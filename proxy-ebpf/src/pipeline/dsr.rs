@@ -18,8 +18,9 @@ use crate::{
     packet::{Buffer, Inner, Packet},
     stage::{
         conntrack::{self, Arrival},
-        decap,
+        create, decap,
         output::{self, How, Output},
+        ports,
         route::{self, Answer},
     },
 };
@@ -81,7 +82,7 @@ fn connect<A: Family>(arrival: &Arrival, parsed: &Parsed<A>, backend: &A) -> Res
     };
     // A NodePort is reached at the address of the node that the client came to.
     maps::admit_address(&parsed.tuple.dst, FRONTEND);
-    conntrack::create(arrival, parsed, frontend, &choice, conntrack::hash(&parsed.tuple))?;
+    create::create(arrival, parsed, frontend, &choice, ports::hash(&parsed.tuple))?;
     Ok(true)
 }
 

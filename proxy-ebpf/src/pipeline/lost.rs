@@ -6,10 +6,10 @@ use proxy_common::{
         conntrack::{EGRESS, INGRESS},
         tails::Tail,
     },
-    packet::{Parsed, parse},
+    packet::Parsed,
 };
 
-use super::{Family, Verdict, go_on_in};
+use super::{Family, Verdict, go_on_in, parse_again};
 use crate::{
     maps,
     packet::Packet,
@@ -30,7 +30,7 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
 
 #[inline(always)]
 fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, again: Tail, open: Tail) -> Verdict {
-    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+    let Some(parsed) = parse_again::<P, A>(packet) else {
         return Output::CONTINUE.into();
     };
     let is_known = restore(&parsed, hook) || search::search(packet, &parsed, hook);

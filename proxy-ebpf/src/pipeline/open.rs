@@ -10,19 +10,21 @@ use proxy_common::{
         frontends::{ClientClass, Frontend, flags::SOURCE_RANGES},
         tails::Tail,
     },
-    packet::{Parsed, parse},
+    packet::Parsed,
 };
 
-use super::{Family, Verdict, go_on_in, refuse};
+use super::{Family, Verdict, go_on_in, leave_alone, parse_again, refuse};
 use crate::{
     maps,
     packet::Packet,
     stage::{
         classify,
-        conntrack::{self, Arrival, Owner},
+        conntrack::{self, Arrival},
+        create::{self, Owner},
         direct,
         lookup::lookup,
         output::{self, Output},
+        ports,
         select::{Refusal, candidates, draw, select},
         snat,
         stray::{self, Stray},
@@ -33,24 +35,26 @@ use crate::{
 /// Such a packet enters the host's stack.
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
-        return Output::CONTINUE.into();
-    };
-    match enter(packet, &parsed) {
-        Ok(output) => output.into(),
-        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::InRefuse),
-    }
+    by_hook::<P, A>(packet, INGRESS)
 }
 
 /// Such a packet leaves the host's stack.
 #[inline(always)]
 pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
-        return Output::CONTINUE.into();
+    by_hook::<P, A>(packet, EGRESS)
+}
+
+#[inline(always)]
+fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8) -> Verdict {
+    let Some(parsed) = parse_again::<P, A>(packet) else { return Output::CONTINUE.into() };
+    let (result, refused) = if hook == INGRESS {
+        (enter(packet, &parsed), Tail::InRefuse)
+    } else {
+        (leave(packet, &parsed), Tail::OutRefuse)
     };
-    match leave(packet, &parsed) {
+    match result {
         Ok(output) => output.into(),
-        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::OutRefuse),
+        Err(refusal) => refuse::go_on::<P, A>(packet, refusal, refused),
     }
 }
 
@@ -65,21 +69,19 @@ pub fn is_wanted<A: Family>(parsed: &Parsed<A>, to_frontend: bool) -> bool {
 
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output, Refusal> {
+    let alone = || Ok(leave_alone(packet, parsed, Tail::InFragment));
     if takeover::is_netfilters(parsed) {
-        return Ok(Output::CONTINUE);
+        return alone();
     }
     // Before anything else needs room on the stack.
-    let hash = conntrack::hash(&parsed.tuple);
-    let Some(frontend) = frontend_of(parsed)? else { return Ok(Output::CONTINUE) };
+    let hash = ports::hash(&parsed.tuple);
+    let Some(frontend) = frontend_of(parsed)? else { return alone() };
     let stray = stray::judge(parsed, frontend);
-    if stray == Stray::Reply
-        && let Some(key) = maps::new_key()
-    {
-        key.set(&parsed.tuple, INGRESS);
-        direct::note(key);
+    if stray == Stray::Reply {
+        direct::note(&parsed.tuple, INGRESS);
     }
     if stray == Stray::GoesOn || stray == Stray::Reply {
-        return Ok(Output::CONTINUE);
+        return alone();
     }
     connect(&Arrival::uncounted(packet, P::ENTRY), parsed, frontend, stray, hash)?;
     Ok(go_on_in(packet, Tail::In).output)
@@ -119,10 +121,10 @@ fn admit<A: Family>(
     stray.admit()?;
     let choice = select(frontend, candidates, &client, draw(frontend, &parsed.tuple, hash))?;
     let (row, marks) = if choice.dsr {
-        (conntrack::create_dsr(arrival, parsed, frontend, &choice)?, events::flags::DSR)
+        (create::create_dsr(arrival, parsed, frontend, &choice)?, events::flags::DSR)
     } else {
         let marks = if choice.snat { events::flags::SNAT } else { 0 };
-        (conntrack::create(arrival, parsed, frontend, &choice, hash)?, marks)
+        (create::create(arrival, parsed, frontend, &choice, hash)?, marks)
     };
     trace::opened(arrival, &parsed.tuple, row, marks);
     Ok(row)
@@ -135,16 +137,16 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
     key.set(own, EGRESS);
     let row = maps::conntrack(key).filter(|row| row.flags & flags::SNAT_PENDING != 0);
     let opened = row.as_ref().map_or(*own, |row| row.original(own.src, own.proto));
-    let hash = conntrack::hash(&opened);
+    let hash = ports::hash(&opened);
     if let Some(row) = row {
         snat::complete(row, own, packet.ifindex(), hash)?;
         return Ok(go_on_in(packet, Tail::Out).output);
     }
     let frontend = if packet.ingress_ifindex() == 0 { frontend_of(parsed)? } else { None };
-    let Some(frontend) = frontend else { return Ok(Output::CONTINUE) };
+    let Some(frontend) = frontend else { return Ok(leave_alone(packet, parsed, Tail::OutFragment)) };
     let stray = stray::judge(parsed, frontend);
     if stray == Stray::GoesOn || stray == Stray::Reply {
-        return Ok(Output::CONTINUE);
+        return Ok(leave_alone(packet, parsed, Tail::OutFragment));
     }
     connect_from_host(packet, parsed, frontend, stray, hash)
         .map_err(|refusal| refusal.of(frontend.service))?;
@@ -168,7 +170,7 @@ fn connect_from_host<P: Packet, A: Family>(
     let out = output::route(packet, &target)?;
     let arrival = Arrival::uncounted(packet, Hook::EGRESS);
     let owner = Owner::new(frontend, choice.id);
-    let (row, key) = conntrack::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
+    let (row, key) = create::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
     row.ifindex = packet.ifindex();
     target.src = snat::address::<A>(out)?;
     snat::claim(&mut target, row, key, hash)?;

@@ -3,10 +3,10 @@
 use proxy_common::{
     DropReason,
     maps::{events::Hook, tails::Tail},
-    packet::{Parsed, parse},
+    packet::Parsed,
 };
 
-use super::{Family, Verdict};
+use super::{Family, Verdict, parse_again};
 use crate::{
     maps,
     packet::{Buffer, Packet},
@@ -47,7 +47,7 @@ fn by_hook<P: Buffer, A: Family>(packet: &P, hook: Hook, back: How) -> Verdict {
     };
     let service = refusal.service;
     let silent = Verdict { output: Output::DROP, refused: Some(refusal.reason), service };
-    let Some(parsed) = A::transport(packet).and_then(|transport| parse(packet, transport)) else {
+    let Some(parsed) = parse_again::<P, A>(packet) else {
         return silent;
     };
     trace::refused(&Arrival::uncounted(packet, hook), &parsed.tuple, service, refusal.reason);

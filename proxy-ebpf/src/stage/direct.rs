@@ -11,6 +11,7 @@ use proxy_common::{
         conntrack::{
             CtEntry, CtKey, EGRESS, INGRESS, Role,
             flags::{ANY_REPLY, SNAT_PENDING},
+            opposite,
         },
         settings::flags::{ATTACHING, HANDOVER, TAKEOVER},
     },
@@ -22,8 +23,9 @@ use proxy_common::{
 };
 
 use super::{
-    conntrack::{self, Arrival, Owner},
-    trace,
+    conntrack::{self, Arrival},
+    create::{self, Owner},
+    ports, trace,
 };
 use crate::{
     maps::{self, Tables},
@@ -48,17 +50,19 @@ pub fn open<P: Packet, A: Tables>(
     if !parsed.opens() || maps::settings().is_none_or(|settings| settings.flags & UNSETTLED != 0) {
         return Ok(None);
     }
-    let mut key = CtKey::new(&parsed.tuple.reversed(), opposite(hook));
+    let reply = parsed.tuple.reversed();
+    let mut key = CtKey::new(&reply, opposite(hook));
     let Some(met) = maps::conntrack(&key) else {
         // The first reply to a TCP connection of ours says whether the backend has another by the same
         // port (`meets_another`), if that cannot be known here.
         if parsed.tuple.proto != proto::TCP || hook == EGRESS {
-            note(&key);
+            note(&reply, opposite(hook));
         }
         return Ok(None);
     };
     match Role(met.role) {
         Role::PASS => {
+            conntrack::is_due(met);
             conntrack::touch(arrival, met, parsed.tcp_flags);
             Ok(None)
         }
@@ -66,24 +70,20 @@ pub fn open<P: Packet, A: Tables>(
         Role::LEAVE | Role::REV_HOST => Ok(None),
         _ if was_seen_before(packet, hook) => Ok(None),
         _ if has_ended(met, parsed.tuple.proto, opposite(hook), &mut key) => {
-            release(met, &parsed.tuple.reversed(), opposite(hook), 0, &mut key);
+            release(met, &reply, opposite(hook), 0, &mut key);
             Ok(None)
         }
         _ => by_another_port(arrival, parsed, hook).map(Some),
     }
 }
 
+/// Keeps the tuple from connections of ours to come, and its packets at `hook` as they are.
 #[inline(always)]
-fn opposite(hook: u8) -> u8 {
-    if hook == INGRESS { EGRESS } else { INGRESS }
-}
-
-/// Keeps the tuple from connections of ours to come, and its packets as they are.
-#[inline(always)]
-pub fn note<A: Tables>(reply: &CtKey<A>) {
-    let Ok((row, _)) = conntrack::begin(NOBODY, &reply.tuple(), Role::PASS, 0) else { return };
+pub fn note<A: Tables>(reply: &Tuple<A>, hook: u8) {
+    let Ok((row, key)) = create::begin(NOBODY, reply, Role::PASS, 0) else { return };
+    key.set(reply, hook);
     // Another CPU may have been faster, and a full table costs no connection of anybody.
-    maps::conntrack_claim(reply, row);
+    maps::conntrack_claim(key, row);
 }
 
 /// True at the second of two devices that a packet passes in one direction, a VLAN's and the one below:
@@ -103,11 +103,9 @@ fn by_another_port<A: Tables>(
     hook: u8,
 ) -> Result<Tuple<A>, DropReason> {
     let mut target = parsed.tuple;
-    let hash = conntrack::hash(&target);
-    let (row, key) = conntrack::begin(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0)?;
-    if !conntrack::claim_own_port(&mut target, opposite(hook), row, key, hash) {
-        conntrack::claim_port(&mut target, opposite(hook), row, key, (hash, conntrack::REMAP_TRIES))?;
-    }
+    let hash = ports::hash(&target);
+    let (row, key) = create::begin(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0)?;
+    ports::claim(&mut target, opposite(hook), row, key, (hash, ports::REMAP_TRIES))?;
     row.set_target(&target);
     row.role = Role::DIRECT.0;
     conntrack::first(arrival, parsed, row);

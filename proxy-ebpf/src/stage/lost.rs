@@ -44,22 +44,27 @@ fn next_is_there<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, key: &mut Ct
     *key = entry.next(own.proto);
     let Some(next) = maps::conntrack(key) else { return false };
     if entry.role == Role::DNAT.0 {
-        if next.flags & SNAT_PENDING == 0 && next.sport != entry.other_port {
+        if next.flags & SNAT_PENDING == 0 && !is_named(entry, next.src, next.sport) {
             entry.name_masquerade(next.src, next.sport);
         }
         return true;
     }
-    if next.other_port != own.dport {
+    if !is_named(next, own.dst, own.dport) {
         next.name_masquerade(own.dst, own.dport);
     }
     // Else the client goes on without a masquerade, in another connection.
     next.flags & SNAT != 0
 }
 
+#[inline(always)]
+fn is_named<A: Tables>(entry: &CtEntry<A>, masquerade: A, port: u16) -> bool {
+    entry.other_port == port && entry.other_addr == masquerade
+}
+
 /// While maps are replaced, rows that are missing are in the other ones, whose programs would never see a
 /// packet that a row made here has masqueraded by another port.
 #[inline(always)]
-fn is_moving() -> bool {
+pub fn is_moving() -> bool {
     maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0)
 }
 

@@ -3,6 +3,7 @@
 pub mod affinity;
 pub mod classify;
 pub mod conntrack;
+pub mod create;
 pub mod decap;
 pub mod direct;
 pub mod echo;
@@ -16,6 +17,7 @@ pub mod nat;
 pub mod network;
 pub mod output;
 pub mod over;
+pub mod ports;
 pub mod reject;
 pub mod route;
 pub mod search;

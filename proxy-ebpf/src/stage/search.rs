@@ -9,9 +9,8 @@ use proxy_common::{
     maps::{
         address_filter::flags::{CLIENT, DIRECT},
         affinity::AffinityKey,
-        conntrack::{CtKey, EGRESS, INGRESS, Role},
+        conntrack::{CtKey, EGRESS, INGRESS, Role, opposite},
         frontends::{ClientClass, Frontend},
-        settings::flags::HANDOVER,
         slots::SlotRange,
     },
     packet::Parsed,
@@ -19,10 +18,10 @@ use proxy_common::{
 
 use super::{
     affinity, classify,
-    conntrack::{self, source_ports},
     lookup::lookup,
+    lost,
     network::Network,
-    output, reject, select,
+    output, ports, reject, select,
     snat::{self, SnatAddress},
 };
 use crate::{
@@ -44,8 +43,7 @@ where
     P: Packet,
     A: Network + classify::PodRange + SnatAddress,
 {
-    // While maps are replaced, the row may be in the other ones.
-    if maps::settings().is_none_or(|settings| settings.flags & HANDOVER != 0) {
+    if lost::is_moving() {
         return false;
     }
     let own = &parsed.tuple;
@@ -85,7 +83,7 @@ where
     if !reject::within_budget() {
         return false;
     }
-    let hash = conntrack::hash(own);
+    let hash = ports::hash(own);
     let first = likely_slot(frontend, range, own, hash);
     let mut search = Search { own: *own, range, first, hash, found: false };
     let rounds = if range.len < BACKENDS { range.len } else { BACKENDS };
@@ -130,7 +128,7 @@ extern "C" fn try_backend<A: Tables>(round: u32, search: *mut Search<A>) -> i64 
     key.set(&inside.reversed(), EGRESS);
     if !is_reply_to(key, &search.own, Role::REV_DNAT) {
         // It had to take another port.
-        key.dport = source_ports(search.hash).port();
+        key.dport = ports::of(search.hash).port();
         if !is_reply_to(key, &search.own, Role::REV_DNAT) {
             return 0;
         }
@@ -143,7 +141,7 @@ extern "C" fn try_backend<A: Tables>(round: u32, search: *mut Search<A>) -> i64 
 #[inline(always)]
 fn of_host<P: Packet, A: Network + SnatAddress>(packet: &P, own: &Tuple<A>, frontend: &Frontend) -> bool {
     let Some(range) = select::range(frontend, ClientClass::Node) else { return false };
-    let hash = conntrack::hash(own);
+    let hash = ports::hash(own);
     let slot = slot(range, likely_slot(frontend, range, own, hash));
     let Some(backend) = maps::slot::<A>(slot).and_then(maps::backend::<A>) else { return false };
     let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*own };
@@ -155,14 +153,13 @@ fn of_host<P: Packet, A: Network + SnatAddress>(packet: &P, own: &Tuple<A>, fron
 /// To a backend itself.
 #[inline(always)]
 fn of_direct<A: Tables>(own: &Tuple<A>, hook: u8) -> bool {
-    let opposite = if hook == INGRESS { EGRESS } else { INGRESS };
-    by_any_port(own, own, (opposite, Role::REV_DIRECT), conntrack::hash(own))
+    by_any_port(own, own, (opposite(hook), Role::REV_DIRECT), ports::hash(own))
 }
 
 #[inline(always)]
 fn by_any_port<A: Tables>(target: &Tuple<A>, own: &Tuple<A>, (hook, role): (u8, Role), hash: u32) -> bool {
     let Some(key) = maps::new_key() else { return false };
-    let mut ports = source_ports(hash);
+    let mut ports = ports::of(hash);
     key.set(&target.reversed(), hook);
     for _ in 0..PORTS {
         key.dport = ports.port();

@@ -10,13 +10,11 @@ use proxy_common::{
 };
 
 use super::{
-    conntrack::{self, Owner},
+    create::{self, Owner},
+    ports::{self, MASQUERADE_TRIES},
     trace,
 };
 use crate::maps::{self, Tables};
-
-/// Ports tried before a connection is given up.
-const TRIES: u32 = 32;
 
 /// Addresses a device masquerades behind.
 pub trait SnatAddress: Addr {
@@ -53,10 +51,7 @@ pub fn claim<A: Tables>(
     key: &mut CtKey<A>,
     hash: u32,
 ) -> Result<(), DropReason> {
-    if conntrack::claim_own_port(forward, INGRESS, reply, key, hash) {
-        return Ok(());
-    }
-    conntrack::claim_port(forward, INGRESS, reply, key, (hash, TRIES))
+    ports::claim(forward, INGRESS, reply, key, (hash, MASQUERADE_TRIES))
 }
 
 /// Completes a connection whose first packet leaves by `ifindex`. `hash` is that of what
@@ -70,7 +65,7 @@ pub fn complete<A: Tables + SnatAddress>(
 ) -> Result<Tuple<A>, DropReason> {
     let row_flags = entry.flags & !flags::SNAT_PENDING;
     let owner = Owner { service: entry.service, backend: entry.backend, kind: entry.kind };
-    let (reply, key) = conntrack::begin(owner, &forward.reversed(), Role::REV_SNAT, row_flags)?;
+    let (reply, key) = create::begin(owner, &forward.reversed(), Role::REV_SNAT, row_flags)?;
     (reply.other_addr, reply.other_port) = (entry.other_addr, entry.other_port);
     reply.other_client_port = entry.other_client_port;
     let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };

@@ -11,7 +11,8 @@ use proxy_common::{
 };
 
 use super::{
-    conntrack::{Arrival, Owner, now},
+    conntrack::{Arrival, now},
+    create::Owner,
     select::chance,
 };
 use crate::maps::{self, Tables};

@@ -60,3 +60,24 @@ fn write_service_cidrs<A: MapAddr>(
     }
     Ok(put.len() + gone.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::MemoryMaps;
+
+    fn plan(secret: [u64; 2], flags: u32) -> NodePlan {
+        let settings = Settings { secret, flags, ..Settings::default() };
+        NodePlan { settings, addresses: [].into(), service_cidrs: [].into() }
+    }
+
+    /// An agent that starts again draws another one, and finds connections by the old one.
+    #[test]
+    fn a_node_keeps_its_secret() {
+        let mut maps = MemoryMaps::new(16);
+        assert_eq!(write(&mut maps, &plan([1, 2], 0)).expect("memory"), 1);
+        assert_eq!(write(&mut maps, &plan([3, 4], 0)).expect("memory"), 0);
+        assert_eq!(write(&mut maps, &plan([3, 4], NONE_EXEMPT)).expect("memory"), 1);
+        assert_eq!(maps.settings().expect("memory").secret, [1, 2]);
+    }
+}

@@ -169,6 +169,31 @@ impl Bench {
         }
     }
 
+    /// Lets the clients of the service with session affinity go anywhere.
+    pub(crate) fn forget_affinity(&mut self, plan: &Plan) {
+        fn in_family<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, addr: A) {
+            let mut rows = maps.frontends().expect("frontends");
+            rows.retain(|(key, _)| key.addr == addr);
+            rows.iter_mut().for_each(|(_, row)| row.affinity_secs = 0);
+            maps.put_frontends(&rows).expect("written");
+        }
+        if plan.node.is_ipv4() {
+            in_family(self.maps.v4(), v4_of(plan.sticky_ip));
+        } else {
+            in_family(self.maps.v6(), v6_of(plan.sticky_ip));
+        }
+    }
+
+    /// Puts backends into slots of the plan's family.
+    pub(crate) fn put_slots(&mut self, plan: &Plan, offset: u32, ids: &[u32]) {
+        let written = if plan.node.is_ipv4() {
+            self.maps.v4().put_slots(offset, ids)
+        } else {
+            self.maps.v6().put_slots(offset, ids)
+        };
+        written.expect("written");
+    }
+
     pub(crate) fn ingress(&mut self, frame: &[u8]) -> Run {
         self.datapath.run_ingress(frame, 1).expect("the kernel takes the frame")
     }

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use proxy_common::maps::{devices::Device, settings::Settings};
-use proxy_userspace::dataplane::{FamilyMaps as _, MapStore as _};
+use proxy_userspace::{
+    dataplane::{FamilyMaps, MapStore as _},
+    kernel::KernelAddr,
+};
 
 use crate::{
     bench::{BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, SNAT_PORTS, plans},
@@ -87,6 +90,40 @@ fn one_that_is_over_gives_way() {
         let inside = exchange(&mut bench, service, SYN, SYN | ACK);
         assert_ne!(inside.src.1, PORT);
         assert_eq!(exchange(&mut bench, direct, ACK, ACK), direct);
+    }
+}
+
+/// As long as the client sends, whether the backend answers or not.
+#[test]
+fn the_place_of_replies_is_kept_while_datagrams_are_sent() {
+    const LONG_AGO: u64 = 10_000_000_000;
+    fn age<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Vec<u64> {
+        let mut rows = Vec::new();
+        maps.each_conntrack(&mut |key, row| rows.push((*key, *row))).expect("rows");
+        rows.iter_mut().for_each(|(_, row)| {
+            row.last_seen -= LONG_AGO;
+            row.ticks = row.ticks.wrapping_sub(1);
+        });
+        maps.put_conntrack(&rows).expect("rows");
+        rows.into_iter().map(|(_, row)| row.last_seen).collect()
+    }
+    fn seen<A: KernelAddr>(maps: &impl FamilyMaps<A>) -> Vec<u64> {
+        let mut seen = Vec::new();
+        maps.each_conntrack(&mut |_, row| seen.push(row.last_seen)).expect("rows");
+        seen
+    }
+    let mut bench = Bench::new();
+    for plan in plans() {
+        let (_, direct) = pair(&plan, Flow::udp);
+        assert_eq!(bench.enters(direct, 0), direct);
+    }
+    let (v4, v6) = (age(bench.maps.v4()), age(bench.maps.v6()));
+    for plan in plans() {
+        let (_, direct) = pair(&plan, Flow::udp);
+        assert_eq!(bench.enters(direct, 0), direct);
+    }
+    for (before, after) in [(v4, seen(bench.maps.v4())), (v6, seen(bench.maps.v6()))] {
+        assert!(before.len() == 1 && after[0] >= before[0] + LONG_AGO, "{before:?} {after:?}");
     }
 }
 

@@ -1,7 +1,10 @@
 //! Rows of `conntrack` that the kernel has forgotten, or somebody deleted, while the rest of their
 //! connection lives on.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+};
 
 use anyhow::{Result, ensure};
 use proxy_common::{
@@ -18,7 +21,8 @@ use proxy_userspace::{
 
 use crate::{
     bench::{
-        BACKEND_ID, BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, SHOT, plans,
+        BACKEND_ID, BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, SHOT,
+        STICKY_BACKEND, STICKY_SLOT, plans,
     },
     frames::{ACK, Flow, SYN, checked, frame},
     uplink::{Node, on_a_node},
@@ -237,6 +241,30 @@ fn with_session_affinity_too() {
             pass(&mut bench, &connection.forward, ACK, "the client");
             forget_roles(&mut bench, &[Role::DNAT, Role::REV_DNAT]);
         }
+    }
+}
+
+/// The first place that is looked at is another backend's then.
+#[test]
+fn when_backends_have_come_and_gone_too() {
+    let mut bench = Bench::new();
+    let slots: Vec<u32> = (STICKY_BACKEND..STICKY_BACKEND + 8).collect();
+    let rotated: Vec<u32> = slots.iter().cycle().skip(3).take(8).copied().collect();
+    for plan in plans() {
+        bench.forget_affinity(&plan);
+        bench.put_slots(&plan, STICKY_SLOT, &slots);
+        let open = |bench: &mut Bench, port| {
+            Connection::open(bench, Flow::tcp((plan.pod, port), (plan.sticky_ip, SERVICE_PORT)))
+        };
+        let connections: Vec<_> = (40000..40016).map(|port| open(&mut bench, port)).collect();
+        let backends: HashSet<_> = connections.iter().map(|c| c.forward[0].2.dst).collect();
+        assert!(backends.len() > 1, "{backends:?}");
+        bench.put_slots(&plan, STICKY_SLOT, &rotated);
+        assert_eq!(forget(&mut bench, |row| row.role == Role::DNAT), connections.len());
+        for connection in &connections {
+            pass(&mut bench, &connection.forward, ACK, "the client");
+        }
+        forget(&mut bench, |_| true);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
-use proxy_common::{DropReason, checksum, proto};
+use proxy_common::{DropReason, checksum, maps::settings::flags::TAKEOVER, proto};
 use tests::netns::Namespace;
 
 use crate::{
@@ -184,6 +184,18 @@ fn replies_are_held_too() -> Result<()> {
             assert_eq!(bench.egress(&reply[1]).action, SHOT, "held");
             assert_eq!(bench.egress(&reply[0]).action, SHOT, "both begin anew");
             assert_eq!(reassembled(&pass(bench, EGRESS, &reply)), to_service(&plan).reversed());
+        }
+    })
+}
+
+/// None waits for the first one, which is not translated.
+#[test]
+fn what_is_left_to_netfilter_goes_on_in_order() -> Result<()> {
+    alone(|bench| {
+        bench.set_flag(TAKEOVER, true);
+        for plan in plans() {
+            let frames = fragments(to_service(&plan), 1, &PAYLOAD);
+            assert_eq!(pass(bench, INGRESS, &frames), frames);
         }
     })
 }

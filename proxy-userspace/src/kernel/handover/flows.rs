@@ -5,8 +5,8 @@
 
 use aya::Pod;
 use proxy_common::{
+    flow,
     maps::conntrack::{CtEntry, CtKey, flags::SNAT_PENDING},
-    packet::headers::tcp_flags,
 };
 
 use crate::kernel::{
@@ -93,8 +93,7 @@ pub(super) fn rows<A: KernelAddr>(
     let mut rows = Vec::new();
     let Some(carrier) = connections::<A>(from, to)? else { return Ok(rows) };
     carrier.each(|row| {
-        let closing = |entry: CtEntry<A>| entry.tcp_flags & (tcp_flags::FIN | tcp_flags::RST) != 0;
-        if !only_closing || typed(&row.value).is_some_and(closing) {
+        if !only_closing || typed(&row.value).is_some_and(|entry: CtEntry<A>| flow::ends(entry.tcp_flags)) {
             rows.push((row.there.to_vec(), row.key, row.value));
         }
         Ok(())

@@ -1,0 +1,164 @@
+//! Rows of the connection table: open a connection.
+
+use proxy_common::{
+    DropReason, Tuple, flow,
+    maps::{
+        address_filter::flags::{CLIENT, MASQUERADED},
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        counters::CounterKey,
+        frontends::Frontend,
+    },
+    packet::Parsed,
+};
+
+use super::{
+    conntrack::{Arrival, first, now, ticks},
+    ports::{self, REMAP_TRIES},
+    select::Choice,
+};
+use crate::maps::{self, Tables};
+
+/// Whose connection a row belongs to.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    pub service: u32,
+    pub backend: u32,
+    pub kind: u8,
+}
+
+impl Owner {
+    /// A connection to the frontend, served by the backend with the id.
+    #[inline(always)]
+    pub fn new(frontend: &Frontend, backend: u32) -> Self {
+        Self { service: frontend.service, backend, kind: frontend.kind }
+    }
+
+    /// Counts a connection of this owner.
+    #[inline(always)]
+    pub fn count<A: Tables>(self) {
+        let Self { service, backend, kind } = self;
+        maps::count_opened::<A>(&CounterKey { service, backend, kind: u32::from(kind) });
+    }
+}
+
+/// Room for the rows of a connection in turn and for their keys. The first row is one to `target` that no
+/// packet has matched yet.
+///
+/// # Errors
+/// When there is no such room: the map is not what it should be.
+#[inline(always)]
+pub fn begin<A: Tables>(
+    owner: Owner,
+    target: &Tuple<A>,
+    role: Role,
+    flags: u8,
+) -> Result<(&'static mut CtEntry<A>, &'static mut CtKey<A>), DropReason> {
+    let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+    // Field by field: the stack has no room for a row.
+    row.last_seen = now();
+    (row.service, row.backend, row.kind) = (owner.service, owner.backend, owner.kind);
+    row.set_target(target);
+    (row.role, row.flags, row.tcp_flags) = (role.0, flags, 0);
+    row.name_masquerade(A::default(), 0);
+    row.ifindex = 0;
+    row.ticks = ticks();
+    (row.packets, row.bytes) = (0, 0);
+    #[cfg(feature = "next-layout")]
+    {
+        row.spare = 0;
+    }
+    Ok((row, key))
+}
+
+/// Enters a new connection at ingress; returns the row of its packets. `hash` is that of the packet's tuple.
+#[inline(always)]
+pub fn create<A: Tables>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    frontend: &Frontend,
+    choice: &Choice<A>,
+    hash: u32,
+) -> Result<&'static CtEntry<A>, DropReason> {
+    let original = &parsed.tuple;
+    let backend = choice.backend;
+    let owner = Owner::new(frontend, choice.id);
+    // A pod that reaches itself must see a foreign source, else it would answer itself directly.
+    let snat = choice.snat || backend.addr == original.src;
+    let row_flags = if snat { flags::SNAT } else { 0 };
+    let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*original };
+    maps::admit_address(&original.src, if snat { CLIENT | MASQUERADED } else { CLIENT });
+    let (row, key) = begin(owner, &original.reversed(), Role::REV_DNAT, row_flags)?;
+    claim_reply(&mut target, row, key, hash)?;
+    row.set_target(&target);
+    if snat {
+        row.role = Role::SNAT.0;
+        row.flags = row_flags | flags::SNAT_PENDING;
+        row.name_frontend(original);
+        key.set(&target, EGRESS);
+        maps::conntrack_put(key, row)?;
+        row.name_masquerade(A::default(), 0);
+    }
+    row.role = Role::DNAT.0;
+    row.flags = row_flags;
+    first(arrival, parsed, row);
+    key.set(original, INGRESS);
+    maps::conntrack_put(key, row)?;
+    owner.count::<A>();
+    Ok(row)
+}
+
+/// Enters a connection whose replies do not come back here; returns the row of its packets. They are not
+/// rewritten, but sent where it says.
+#[inline(always)]
+pub fn create_dsr<A: Tables>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    frontend: &Frontend,
+    choice: &Choice<A>,
+) -> Result<&'static CtEntry<A>, DropReason> {
+    let target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..parsed.tuple };
+    let owner = Owner::new(frontend, choice.id);
+    let (row, key) = begin(owner, &target, Role::DSR, 0)?;
+    first(arrival, parsed, row);
+    key.set(&parsed.tuple, INGRESS);
+    maps::conntrack_put(key, row)?;
+    owner.count::<A>();
+    Ok(row)
+}
+
+/// Enters the reply's row. Two frontends may lead one client port to the same backend:
+/// then the later connection gets another source port, or the replies could not be told
+/// apart.
+#[inline(always)]
+fn claim_reply<A: Tables>(
+    target: &mut Tuple<A>,
+    reply: &mut CtEntry<A>,
+    key: &mut CtKey<A>,
+    hash: u32,
+) -> Result<(), DropReason> {
+    key.set(&target.reversed(), EGRESS);
+    if maps::conntrack_claim(key, reply) {
+        return Ok(());
+    }
+    if let Some(known) = maps::conntrack(key)
+        && (is_by_same_frontend(known, reply) || flow::ends(known.tcp_flags))
+    {
+        let was_masked = known.flags & flags::SNAT != 0;
+        // Late packets of the old one come first.
+        reply.flags |= flags::ANY_REPLY;
+        maps::conntrack_put(key, reply)?;
+        if was_masked {
+            // Packets of the new connection would meet the row by which those of the old one left.
+            key.set(target, EGRESS);
+            maps::conntrack_remove(key);
+        }
+        return Ok(());
+    }
+    ports::claim(target, EGRESS, reply, key, (hash, REMAP_TRIES))
+}
+
+#[inline(always)]
+fn is_by_same_frontend<A: Tables>(one: &CtEntry<A>, other: &CtEntry<A>) -> bool {
+    one.src == other.src && one.sport == other.sport && one.dport == other.dport
+}
