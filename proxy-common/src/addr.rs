@@ -2,7 +2,8 @@
 
 /// The bytes of an IPv4 address as they stand on the wire.
 #[repr(C, align(4))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialOrd, Ord)]
+#[expect(clippy::derived_hash_with_manual_eq, reason = "both are by all octets")]
 pub struct Ip4 {
     /// Most significant byte first.
     pub octets: [u8; 4],
@@ -10,13 +11,31 @@ pub struct Ip4 {
 
 /// The bytes of an IPv6 address as they stand on the wire.
 #[repr(C, align(4))]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialOrd, Ord)]
+#[expect(clippy::derived_hash_with_manual_eq, reason = "both are by all octets")]
 pub struct Ip6 {
     /// Most significant byte first.
     pub octets: [u8; 16],
 }
 
 crate::maps::pod!(Ip4, Ip6);
+
+// By words: of arrays of bytes the compiler does not know the alignment, and a program for the kernel
+// would read them byte by byte.
+impl PartialEq for Ip4 {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        self.words()[0] == other.words()[0]
+    }
+}
+
+impl PartialEq for Ip6 {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        let (one, other) = (self.words(), other.words());
+        one[0] == other[0] && one[1] == other[1] && one[2] == other[2] && one[3] == other[3]
+    }
+}
 
 /// One address family. Every map layout and every stage of the datapath is generic
 /// over it and monomorphised twice.

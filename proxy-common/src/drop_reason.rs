@@ -36,7 +36,7 @@ drop_reasons! {
     UnknownPort = 2, "unknown-port";
     /// The address lies in a ServiceCIDR but belongs to no service; silently dropped.
     UnallocatedAddress = 3, "unallocated-address";
-    /// No free source port was found for masquerading; silently dropped.
+    /// Connections that last hold every source port for masquerading; silently dropped.
     SnatPortsExhausted = 4, "snat-ports-exhausted";
     /// The connection table took no new entry; silently dropped.
     ConntrackFull = 5, "conntrack-full";

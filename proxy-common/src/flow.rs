@@ -9,6 +9,7 @@
 //! [`CtEntry::write_pair`]: crate::maps::conntrack::CtEntry::write_pair
 //! [`CtEntry::write_next`]: crate::maps::conntrack::CtEntry::write_next
 
+mod end;
 mod ports;
 mod role;
 mod rows;

@@ -35,8 +35,7 @@ use proxy_common::{
     },
 };
 
-use self::room::Room;
-pub use self::room::{new_key, new_row, put_refusal, refusal};
+pub use self::room::{Room, carried, new_key, new_row, put_refusal, refusal, room, search};
 use crate::packet::Packet;
 
 mod room;
@@ -99,6 +98,7 @@ family! { Ip4:
     fragments = FRAGMENTS_V4: Fragments<Ip4>;
     socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
     opened = OPENED_V4: Opened;
+    traffic = TRAFFIC_V4: TrafficTable;
     rooms = ROOM_V4: Rooms<Ip4>;
 }
 
@@ -115,6 +115,7 @@ family! { Ip6:
     fragments = FRAGMENTS_V6: Fragments<Ip6>;
     socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
     opened = OPENED_V6: Opened;
+    traffic = TRAFFIC_V6: TrafficTable;
     rooms = ROOM_V6: Rooms<Ip6>;
 }
 
@@ -152,13 +153,6 @@ static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PR
 static DEVICE_STATUS: HashMap<u32, DeviceStatus, { device_status::CAPACITY as usize }, NO_PREALLOC> =
     HashMap::new();
 
-/// Likewise.
-#[btf_map]
-static TRAFFIC_V4: TrafficTable = TrafficTable::new();
-/// Likewise.
-#[btf_map]
-static TRAFFIC_V6: TrafficTable = TrafficTable::new();
-
 /// A token bucket.
 #[repr(C)]
 pub struct Budget {
@@ -181,6 +175,7 @@ pub trait Tables: ServiceRange {
     fn fragments() -> &'static Fragments<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
     fn opened() -> &'static Opened;
+    fn traffic() -> &'static TrafficTable;
     fn rooms() -> &'static Rooms<Self>;
 }
 
@@ -254,10 +249,10 @@ pub fn conntrack_put<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> Result<()
     A::conntrack().insert(key, entry, 0).map_err(|_| DropReason::ConntrackFull)
 }
 
+/// True for the one who removes it.
 #[inline(always)]
-pub fn conntrack_remove<A: Tables>(key: &CtKey<A>) {
-    // Another may have removed it.
-    let _ = A::conntrack().remove(key);
+pub fn conntrack_remove<A: Tables>(key: &CtKey<A>) -> bool {
+    A::conntrack().remove(key).is_ok()
 }
 
 /// The flags of an address the host owns.
@@ -373,7 +368,7 @@ pub fn settings() -> Option<&'static Settings> {
 #[inline(always)]
 pub fn count_opened<A: Tables>(key: &CounterKey) {
     if let Some(count) = A::opened().get_ptr_mut(key) {
-        return add_one(count);
+        return add(count, 1);
     }
     // Two CPUs may open the first connections at once; then one of them is not counted.
     let _ = A::opened().insert(key, &1, u64::from(BPF_NOEXIST));
@@ -385,16 +380,37 @@ pub fn count_refusal(service: u32, reason: DropReason) {
     count_drop(reason);
     let key = ServiceDropKey { service, reason: reason as u32 };
     if let Some(count) = SERVICE_DROPS.get_ptr_mut(&key) {
-        return add_one(count);
+        return add(count, 1);
     }
     let _ = SERVICE_DROPS.insert(&key, &1, u64::from(BPF_NOEXIST));
 }
 
+/// Adds what a connection has carried that is over.
 #[inline(always)]
-fn add_one(count: *mut u64) {
+pub fn add_traffic<A: Tables>(key: &CounterKey, more: &Traffic) {
+    // Another CPU may be faster to insert it.
+    for _ in 0..2 {
+        if let Some(sum) = A::traffic().get_ptr_mut(key) {
+            // SAFETY: fields of a map row, which stays in place until the program ends.
+            unsafe {
+                add(&raw mut (*sum).in_packets, more.in_packets);
+                add(&raw mut (*sum).in_bytes, more.in_bytes);
+                add(&raw mut (*sum).out_packets, more.out_packets);
+                add(&raw mut (*sum).out_bytes, more.out_bytes);
+            }
+            return;
+        }
+        if A::traffic().insert(key, more, u64::from(BPF_NOEXIST)).is_ok() {
+            return;
+        }
+    }
+}
+
+#[inline(always)]
+fn add(count: *mut u64, more: u64) {
     // SAFETY: an aligned u64 of a map row, which stays in place until the program ends; the standard
     // library has no atomic operations for this target.
-    unsafe { asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) 1u64, options(nostack)) };
+    unsafe { asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) more, options(nostack)) };
 }
 
 /// What is listened to.

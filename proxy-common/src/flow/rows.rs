@@ -2,17 +2,71 @@
 
 use crate::{
     addr::Addr,
-    maps::conntrack::{CtEntry, CtKey, EGRESS, Role, flags, opposite},
+    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags, opposite},
     packet::headers::tcp_flags::ACK,
     tuple::Tuple,
 };
 
+/// Keys of a row's other rows. Field by field, as in [`CtKey::set`].
+impl<A: Addr> CtKey<A> {
+    /// Of the row that packets of the other direction meet, which become what the packets of `row` at
+    /// `hook` are.
+    #[inline(always)]
+    pub fn set_pair(&mut self, row: &CtEntry<A>, proto: u8, hook: u8) {
+        self.src = row.dst;
+        self.dst = row.src;
+        (self.sport, self.dport) = (row.dport, row.sport);
+        self.set_place(proto, opposite(hook));
+    }
+
+    /// Of the row that packets meet next which have become what `row` makes of them.
+    #[inline(always)]
+    pub fn set_next(&mut self, row: &CtEntry<A>, proto: u8) {
+        self.src = row.src;
+        self.dst = row.dst;
+        (self.sport, self.dport) = (row.sport, row.dport);
+        self.set_place(proto, EGRESS);
+    }
+
+    /// Of the row that the client's own packets meet. `reply` is a row behind the frontend, whose packets
+    /// become those to the client.
+    #[inline(always)]
+    pub fn set_first(&mut self, reply: &CtEntry<A>, proto: u8) {
+        self.src = reply.dst;
+        self.dst = reply.other_addr;
+        (self.sport, self.dport) = (reply.other_client_port, reply.other_port);
+        self.set_place(proto, INGRESS);
+    }
+
+    /// Of the row of the other direction where packets leave that are not translated before.
+    #[inline(always)]
+    pub fn set_reversed(&mut self, other: &Self) {
+        self.src = other.dst;
+        self.dst = other.src;
+        self.sport = other.dport;
+        self.dport = other.sport;
+        self.set_place(other.proto, EGRESS);
+    }
+
+    #[inline(always)]
+    fn set_place(&mut self, proto: u8, hook: u8) {
+        (self.proto, self.hook, self.pad) = (proto, hook, 0);
+    }
+
+    /// True if `row` undoes what the row of this key does.
+    #[inline(always)]
+    pub fn is_undone_by(&self, row: &CtEntry<A>) -> bool {
+        row.sport == self.dport && row.dport == self.sport && row.src == self.dst && row.dst == self.src
+    }
+}
+
 impl<A: Addr> CtEntry<A> {
-    /// The key of the row that packets of the other direction meet, which become what this row's packets
-    /// are. This one's is at `hook`.
+    /// The key of the row that packets of the other direction meet: [`CtKey::set_pair`].
     #[inline(always)]
     pub fn pair(&self, proto: u8, hook: u8) -> CtKey<A> {
-        CtKey::new(&self.target(proto).reversed(), opposite(hook))
+        let mut key = CtKey::default();
+        key.set_pair(self, proto, hook);
+        key
     }
 
     /// True if this row undoes what a row does whose packets are `forward`.
@@ -49,10 +103,12 @@ impl<A: Addr> CtEntry<A> {
         self.flags & flags::SNAT != 0 && (self.role == Role::DNAT.0 || self.role == Role::REV_SNAT.0)
     }
 
-    /// The key of the row that packets of `proto` meet next.
+    /// The key of the row that packets of `proto` meet next: [`CtKey::set_next`].
     #[inline(always)]
     pub fn next(&self, proto: u8) -> CtKey<A> {
-        CtKey::new(&self.target(proto), EGRESS)
+        let mut key = CtKey::default();
+        key.set_next(self, proto);
+        key
     }
 
     /// Makes `row` the one that packets of this row meet next. They are `own` before. False if too little
@@ -66,13 +122,16 @@ impl<A: Addr> CtEntry<A> {
             if self.other_port == 0 {
                 row.flags |= flags::SNAT_PENDING;
             } else {
-                (row.src, row.sport) = (self.other_addr, self.other_port);
+                row.src = self.other_addr;
+                row.sport = self.other_port;
             }
             row.name_frontend(own);
             return true;
         }
         row.role = Role::REV_DNAT.0;
-        (row.src, row.sport, row.dport) = (self.other_addr, self.other_port, self.other_client_port);
+        row.src = self.other_addr;
+        row.sport = self.other_port;
+        row.dport = self.other_client_port;
         row.name_masquerade(own.dst, own.dport);
         self.other_port != 0
     }
@@ -92,14 +151,17 @@ impl<A: Addr> CtEntry<A> {
     /// Names the frontend, for a row behind it. `original` are the client's packets.
     #[inline(always)]
     pub fn name_frontend(&mut self, original: &Tuple<A>) {
-        (self.other_addr, self.other_port, self.other_client_port) =
-            (original.dst, original.dport, original.sport);
+        self.other_addr = original.dst;
+        self.other_port = original.dport;
+        self.other_client_port = original.sport;
     }
 
     /// Names the source that the backend sees, for a row before that.
     #[inline(always)]
     pub fn name_masquerade(&mut self, addr: A, port: u16) {
-        (self.other_addr, self.other_port, self.other_client_port) = (addr, port, 0);
+        self.other_addr = addr;
+        self.other_port = port;
+        self.other_client_port = 0;
     }
 
     #[inline(always)]

@@ -190,7 +190,8 @@ impl<A: Addr> CtEntry<A> {
     /// Sets the tuple to write.
     #[inline(always)]
     pub fn set_target(&mut self, target: &Tuple<A>) {
-        (self.src, self.dst) = (target.src, target.dst);
+        self.src = target.src;
+        self.dst = target.dst;
         (self.sport, self.dport) = (target.sport, target.dport);
     }
 }

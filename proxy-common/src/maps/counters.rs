@@ -1,9 +1,14 @@
 //! `opened_v4`, `opened_v6`: hash, service and backend → connections opened, counted by the
 //! programs. `traffic_v4`, `traffic_v6`: hash, the same key → what connections that are over have
-//! carried, written by the agent when it removes their rows from `conntrack`. What a backend has
-//! carried in all is that row and the rows of its connections.
+//! carried. Who removes their rows from `conntrack` adds it there: the agent and the programs each to a
+//! row of its own ([`CounterKey::by_programs`]), as neither could add to the other's without losing some.
+//! What a backend has carried in all is both and the rows of its connections.
 
-use super::{assert_size, pod};
+use super::{
+    assert_size,
+    conntrack::{CtEntry, Role},
+    pod,
+};
 
 /// Default number of rows per family and map.
 pub const CAPACITY: u32 = 262_144;
@@ -16,8 +21,53 @@ pub struct CounterKey {
     pub service: u32,
     /// Key in `backends`.
     pub backend: u32,
-    /// A [`Kind`](super::frontends::Kind).
+    /// A [`Kind`](super::frontends::Kind); in `traffic` with the bit 256 where the programs write.
     pub kind: u32,
+}
+
+/// In [`CounterKey::kind`], a row of `traffic` that the programs write.
+const BY_PROGRAMS: u32 = 1 << 8;
+
+impl CounterKey {
+    /// Of the programs' row in `traffic`.
+    #[inline(always)]
+    pub fn by_programs(self) -> Self {
+        Self { kind: self.kind | BY_PROGRAMS, ..self }
+    }
+
+    /// True for the programs' row.
+    pub fn is_by_programs(self) -> bool {
+        self.kind & BY_PROGRAMS != 0
+    }
+
+    /// Of whoever writes the row.
+    pub fn by_anybody(self) -> Self {
+        Self { kind: self.kind & !BY_PROGRAMS, ..self }
+    }
+}
+
+impl<A> CtEntry<A> {
+    /// Under what it is counted. Nothing is counted of connections that no service has.
+    #[inline(always)]
+    pub fn counter_key(&self) -> Option<CounterKey> {
+        let Self { service, backend, kind, .. } = *self;
+        if service == 0 { None } else { Some(CounterKey { service, backend, kind: u32::from(kind) }) }
+    }
+
+    /// What the row adds to the traffic of its connection. The rows of second steps count the same
+    /// packets once more.
+    #[inline(always)]
+    pub fn traffic(&self) -> Traffic {
+        let Self { packets, bytes, .. } = *self;
+        let role = Role(self.role);
+        if role.is_primary() {
+            Traffic { in_packets: packets, in_bytes: bytes, ..Traffic::default() }
+        } else if role == Role::REV_DNAT || role == Role::REV_HOST {
+            Traffic { out_packets: packets, out_bytes: bytes, ..Traffic::default() }
+        } else {
+            Traffic::default()
+        }
+    }
 }
 
 /// Packets and bytes, as rows of `conntrack` count them.

@@ -1,46 +1,74 @@
-//! Where keys and rows of `conntrack` are put together, and refusals passed on: the stack has no room.
+//! Where rows of `conntrack` and what belongs to them are put together, from one call or program to the
+//! next: the stack has no room.
 
-use proxy_common::maps::conntrack::{CtEntry, CtKey};
+use proxy_common::maps::{
+    conntrack::{CtEntry, CtKey},
+    counters::{CounterKey, Traffic},
+};
 
 use super::Tables;
-use crate::stage::select::Refusal;
+use crate::stage::{ports::Search, select::Refusal};
 
 /// The room of a CPU.
 #[repr(C)]
 pub struct Room<A> {
-    row: CtEntry<A>,
-    key: CtKey<A>,
+    pub row: CtEntry<A>,
+    pub key: CtKey<A>,
+    /// Of a row that belongs to the one whose key is above.
+    pub other_key: CtKey<A>,
+    pub search: Search,
+    pub carried: Carried,
     refusal: Refusal,
 }
 
-/// Room for a row that is not in the table yet.
+/// All of it, for functions whose stack has no room for a reference to each part.
 #[inline(always)]
-pub fn new_row<A: Tables>() -> Option<&'static mut CtEntry<A>> {
-    // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one that uses it:
-    // those of devices run with softirqs off. Its parts are given out by one function each, and nobody
-    // holds one while asking for it again.
-    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*room).row })
+pub fn room<A: Tables>() -> Option<&'static mut Room<A>> {
+    // SAFETY: see `parts`.
+    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut *room })
 }
 
-/// Room for the keys of rows that are looked for.
-#[inline(always)]
-pub fn new_key<A: Tables>() -> Option<&'static mut CtKey<A>> {
-    // SAFETY: see `new_row`.
-    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*room).key })
+/// What a row has counted that is about to go.
+#[repr(C)]
+pub struct Carried {
+    pub key: CounterKey,
+    /// 1 when it is gone.
+    pub is_removed: u32,
+    pub traffic: Traffic,
+}
+
+macro_rules! parts {
+    ($($(#[$doc:meta])* $part:ident = $name:ident: $type:ty;)+) => {
+        $(
+            $(#[$doc])*
+            #[inline(always)]
+            pub fn $name<A: Tables>() -> Option<&'static mut $type> {
+                // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one
+                // that uses it: those of devices run with softirqs off. Programs alone write it, and zeroes
+                // are valid everywhere. Nobody uses a part that has been asked for again since.
+                A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*room).$part })
+            }
+        )+
+    };
+}
+
+parts! {
+    /// Room for a row that is not in the table yet.
+    row = new_row: CtEntry<A>;
+    /// Room for the keys of rows that are looked for.
+    key = new_key: CtKey<A>;
+    /// The search for a source port.
+    search = search: Search;
+    /// What a row has counted.
+    carried = carried: Carried;
+    /// Why a packet is refused.
+    refusal = refusal: Refusal;
 }
 
 /// Keeps a refusal for the program that says it.
 #[inline(always)]
-pub fn put_refusal<A: Tables>(refusal: Refusal) {
-    if let Some(room) = A::rooms().get_ptr_mut(0) {
-        // SAFETY: see `new_row`.
-        unsafe { (*room).refusal = refusal };
+pub fn put_refusal<A: Tables>(kept: Refusal) {
+    if let Some(room) = refusal::<A>() {
+        *room = kept;
     }
-}
-
-/// What was kept.
-#[inline(always)]
-pub fn refusal<A: Tables>() -> Option<&'static Refusal> {
-    // SAFETY: see `new_row`. Programs alone write it, and zeroes are a refusal.
-    A::rooms().get(0).map(|room| &room.refusal)
 }

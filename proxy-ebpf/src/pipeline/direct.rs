@@ -15,7 +15,7 @@ use super::{Family, Verdict, leave_alone, parse_again};
 use crate::{
     maps,
     packet::Packet,
-    stage::{conntrack::Arrival, direct, nat, output::Output, over},
+    stage::{conntrack::Arrival, direct, nat, output::Output, over, retire},
 };
 
 /// Such a packet enters the host's stack.
@@ -60,7 +60,7 @@ fn translate<P: Packet, A: Family>(
             return Ok(());
         }
         key = CtKey::new(&parsed.tuple, hook);
-        maps::conntrack_remove(&key);
+        retire::retire(&key);
     }
     match direct::open(packet, arrival, parsed, hook)? {
         Some(target) if !parsed.transport.is_fragment() => nat::rewrite(packet, parsed, &target),

@@ -13,7 +13,7 @@ use super::{Family, Verdict, go_on_in, parse_again};
 use crate::{
     maps,
     packet::Packet,
-    stage::{lost, output::Output, over, search},
+    stage::{lost, output::Output, over, retire::retire_all, search},
 };
 
 /// Such a packet enters the host's stack.
@@ -44,7 +44,8 @@ fn restore<A: Family>(parsed: &Parsed<A>, hook: u8) -> bool {
     key.set(&parsed.tuple, hook);
     let Some(entry) = maps::conntrack(key) else { return false };
     if over::answers_another(entry, parsed, key) {
-        lost::forget(entry, &parsed.tuple, hook, key);
+        key.set(&parsed.tuple, hook);
+        retire_all::<A>();
     } else {
         lost::restore(entry, &parsed.tuple, hook, key);
     }

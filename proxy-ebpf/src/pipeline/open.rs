@@ -24,7 +24,7 @@ use crate::{
         direct,
         lookup::lookup,
         output::{self, Output},
-        ports,
+        ports, retire,
         select::{Refusal, candidates, draw, select},
         snat,
         stray::{self, Stray},
@@ -170,15 +170,16 @@ fn connect_from_host<P: Packet, A: Family>(
     let out = output::route(packet, &target)?;
     let arrival = Arrival::uncounted(packet, Hook::EGRESS);
     let owner = Owner::new(frontend, choice.id);
-    let (row, key) = create::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
+    let row = create::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
     row.ifindex = packet.ifindex();
     target.src = snat::address::<A>(out)?;
-    snat::claim(&mut target, row, key, hash)?;
+    ports::claim(&mut target, INGRESS, hash)?;
     row.set_target(&target);
     (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
     conntrack::first(&arrival, parsed, row);
+    let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
     key.set(original, EGRESS);
-    maps::conntrack_put(key, row)?;
+    retire::replace(key, row)?;
     owner.count::<A>();
     trace::opened(&arrival, original, row, events::flags::SNAT);
     Ok(())

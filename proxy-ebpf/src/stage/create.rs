@@ -4,7 +4,7 @@ use proxy_common::{
     DropReason, Tuple, flow,
     maps::{
         address_filter::flags::{CLIENT, MASQUERADED},
-        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        conntrack::{CtEntry, EGRESS, INGRESS, Role, flags},
         counters::CounterKey,
         frontends::Frontend,
     },
@@ -13,7 +13,8 @@ use proxy_common::{
 
 use super::{
     conntrack::{Arrival, first, now, ticks},
-    ports::{self, REMAP_TRIES},
+    ports,
+    retire::{replace, retire, settle},
     select::Choice,
 };
 use crate::maps::{self, Tables};
@@ -41,8 +42,7 @@ impl Owner {
     }
 }
 
-/// Room for the rows of a connection in turn and for their keys. The first row is one to `target` that no
-/// packet has matched yet.
+/// Room for the rows of a connection in turn. The first one is to `target`, and no packet has matched it yet.
 ///
 /// # Errors
 /// When there is no such room: the map is not what it should be.
@@ -52,9 +52,8 @@ pub fn begin<A: Tables>(
     target: &Tuple<A>,
     role: Role,
     flags: u8,
-) -> Result<(&'static mut CtEntry<A>, &'static mut CtKey<A>), DropReason> {
+) -> Result<&'static mut CtEntry<A>, DropReason> {
     let row = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
-    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     // Field by field: the stack has no room for a row.
     row.last_seen = now();
     (row.service, row.backend, row.kind) = (owner.service, owner.backend, owner.kind);
@@ -68,7 +67,7 @@ pub fn begin<A: Tables>(
     {
         row.spare = 0;
     }
-    Ok((row, key))
+    Ok(row)
 }
 
 /// Enters a new connection at ingress; returns the row of its packets. `hash` is that of the packet's tuple.
@@ -88,8 +87,9 @@ pub fn create<A: Tables>(
     let row_flags = if snat { flags::SNAT } else { 0 };
     let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*original };
     maps::admit_address(&original.src, if snat { CLIENT | MASQUERADED } else { CLIENT });
-    let (row, key) = begin(owner, &original.reversed(), Role::REV_DNAT, row_flags)?;
-    claim_reply(&mut target, row, key, hash)?;
+    let row = begin(owner, &original.reversed(), Role::REV_DNAT, row_flags)?;
+    claim_reply(&mut target, hash)?;
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     row.set_target(&target);
     if snat {
         row.role = Role::SNAT.0;
@@ -103,7 +103,7 @@ pub fn create<A: Tables>(
     row.flags = row_flags;
     first(arrival, parsed, row);
     key.set(original, INGRESS);
-    maps::conntrack_put(key, row)?;
+    replace(key, row)?;
     owner.count::<A>();
     Ok(row)
 }
@@ -119,10 +119,11 @@ pub fn create_dsr<A: Tables>(
 ) -> Result<&'static CtEntry<A>, DropReason> {
     let target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..parsed.tuple };
     let owner = Owner::new(frontend, choice.id);
-    let (row, key) = begin(owner, &target, Role::DSR, 0)?;
+    let row = begin(owner, &target, Role::DSR, 0)?;
     first(arrival, parsed, row);
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     key.set(&parsed.tuple, INGRESS);
-    maps::conntrack_put(key, row)?;
+    replace(key, row)?;
     owner.count::<A>();
     Ok(row)
 }
@@ -131,12 +132,9 @@ pub fn create_dsr<A: Tables>(
 /// then the later connection gets another source port, or the replies could not be told
 /// apart.
 #[inline(always)]
-fn claim_reply<A: Tables>(
-    target: &mut Tuple<A>,
-    reply: &mut CtEntry<A>,
-    key: &mut CtKey<A>,
-    hash: u32,
-) -> Result<(), DropReason> {
+fn claim_reply<A: Tables>(target: &mut Tuple<A>, hash: u32) -> Result<(), DropReason> {
+    let reply = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     key.set(&target.reversed(), EGRESS);
     if maps::conntrack_claim(key, reply) {
         return Ok(());
@@ -147,15 +145,16 @@ fn claim_reply<A: Tables>(
         let was_masked = known.flags & flags::SNAT != 0;
         // Late packets of the old one come first.
         reply.flags |= flags::ANY_REPLY;
+        settle(known);
         maps::conntrack_put(key, reply)?;
         if was_masked {
             // Packets of the new connection would meet the row by which those of the old one left.
             key.set(target, EGRESS);
-            maps::conntrack_remove(key);
+            retire(key);
         }
         return Ok(());
     }
-    ports::claim(target, EGRESS, reply, key, (hash, REMAP_TRIES))
+    ports::claim(target, EGRESS, hash)
 }
 
 #[inline(always)]

@@ -25,7 +25,9 @@ use proxy_common::{
 use super::{
     conntrack::{self, Arrival},
     create::{self, Owner},
-    ports, trace,
+    ports,
+    retire::{self, retire, settle},
+    trace,
 };
 use crate::{
     maps::{self, Tables},
@@ -80,7 +82,7 @@ pub fn open<P: Packet, A: Tables>(
 /// Keeps the tuple from connections of ours to come, and its packets at `hook` as they are.
 #[inline(always)]
 pub fn note<A: Tables>(reply: &Tuple<A>, hook: u8) {
-    let Ok((row, key)) = create::begin(NOBODY, reply, Role::PASS, 0) else { return };
+    let (Ok(row), Some(key)) = (create::begin(NOBODY, reply, Role::PASS, 0), maps::new_key()) else { return };
     key.set(reply, hook);
     // Another CPU may have been faster, and a full table costs no connection of anybody.
     maps::conntrack_claim(key, row);
@@ -104,14 +106,15 @@ fn by_another_port<A: Tables>(
 ) -> Result<Tuple<A>, DropReason> {
     let mut target = parsed.tuple;
     let hash = ports::hash(&target);
-    let (row, key) = create::begin(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0)?;
-    ports::claim(&mut target, opposite(hook), row, key, (hash, ports::REMAP_TRIES))?;
+    let row = create::begin(NOBODY, &parsed.tuple.reversed(), Role::REV_DIRECT, 0)?;
+    ports::claim(&mut target, opposite(hook), hash)?;
     row.set_target(&target);
     row.role = Role::DIRECT.0;
     conntrack::first(arrival, parsed, row);
     maps::admit_address(&parsed.tuple.src, DIRECT);
+    let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
     key.set(&parsed.tuple, hook);
-    maps::conntrack_put(key, row)?;
+    retire::replace(key, row)?;
     trace::masqueraded(arrival.ifindex, &parsed.tuple, &target, NOBODY);
     Ok(target)
 }
@@ -134,7 +137,7 @@ pub fn meets_another<A: Tables>(
     if !is_first {
         return false;
     }
-    *key = entry.pair(proto::TCP, hook);
+    key.set_pair(entry, proto::TCP, hook);
     maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & (SYN | ACK) == SYN)
 }
 
@@ -144,7 +147,7 @@ fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey
     if proto != proto::TCP {
         return false;
     }
-    *key = entry.pair(proto, hook);
+    key.set_pair(entry, proto, hook);
     ends(entry.tcp_flags) || maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
 }
 
@@ -159,17 +162,18 @@ pub fn release<A: Tables>(
     tcp_flags: u8,
     key: &mut CtKey<A>,
 ) {
-    *key = entry.pair(reply.proto, hook);
+    key.set_pair(entry, reply.proto, hook);
     if entry.role == Role::REV_SNAT.0 {
         if let Some(row) = maps::conntrack(key) {
             row.flags |= SNAT_PENDING;
         }
     } else {
-        maps::conntrack_remove(key);
+        retire(key);
     }
     if entry.role == Role::REV_DNAT.0 {
         unmask(reply, key);
     }
+    settle(entry);
     (entry.role, entry.flags, entry.tcp_flags) = (Role::PASS.0, 0, tcp_flags);
     (entry.service, entry.backend) = (0, 0);
     entry.set_target(reply);
@@ -182,7 +186,7 @@ fn unmask<A: Tables>(reply: &Tuple<A>, key: &mut CtKey<A>) {
     key.set(&reply.reversed(), EGRESS);
     let Some(row) = maps::conntrack(key).filter(|row| row.role == Role::SNAT.0) else { return };
     key.set(&row.target(reply.proto).reversed(), INGRESS);
-    maps::conntrack_remove(key);
+    retire(key);
     key.set(&reply.reversed(), EGRESS);
-    maps::conntrack_remove(key);
+    retire(key);
 }

@@ -8,13 +8,14 @@ use proxy_common::{
     Tuple,
     maps::{
         conntrack::{
-            CtEntry, CtKey, EGRESS, INGRESS, Role,
+            CtEntry, CtKey, Role,
             flags::{SNAT, SNAT_PENDING},
         },
         settings::flags::HANDOVER,
     },
 };
 
+use super::retire::retire;
 use crate::maps::{self, Tables};
 
 /// False if a row is missing that packets of this row's connection meet next, in either direction.
@@ -27,7 +28,7 @@ pub fn is_whole<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key
     if role.pair() == Role::NONE || entry.flags & SNAT_PENDING != 0 {
         return true;
     }
-    *key = entry.pair(own.proto, hook);
+    key.set_pair(entry, own.proto, hook);
     let whole = match maps::conntrack(key) {
         // The connection that a reply row belongs to may have gone on by another port.
         Some(pair) => role.is_reply() || pair.undoes(own),
@@ -41,7 +42,7 @@ fn next_is_there<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, key: &mut Ct
     if !entry.has_next() {
         return true;
     }
-    *key = entry.next(own.proto);
+    key.set_next(entry, own.proto);
     let Some(next) = maps::conntrack(key) else { return false };
     if entry.role == Role::DNAT.0 {
         if next.flags & SNAT_PENDING == 0 && !is_named(entry, next.src, next.sport) {
@@ -78,13 +79,14 @@ pub fn restore<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key:
     if entry.role == Role::REV_SNAT.0 {
         return restore_masquerade(entry, own, hook, key);
     }
-    *key = entry.pair(own.proto, hook);
+    key.set_pair(entry, own.proto, hook);
     match maps::conntrack(key) {
         Some(pair) if Role(entry.role).is_reply() || pair.undoes(own) => {}
         Some(_) if entry.role == Role::SNAT.0 => entry.flags |= SNAT_PENDING,
         Some(_) => {
             key.set(own, hook);
-            return maps::conntrack_remove(key);
+            retire(key);
+            return;
         }
         None => put_pair(entry, own, key),
     }
@@ -96,20 +98,20 @@ pub fn restore<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key:
 /// A reply to the node. Two rows must agree on its connection: it may be over, and its port another's.
 #[inline(always)]
 fn restore_masquerade<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
-    *key = entry.next(own.proto);
+    key.set_next(entry, own.proto);
     match maps::conntrack(key) {
         Some(next) if next.flags & SNAT == 0 => {
             key.set(own, hook);
-            maps::conntrack_remove(key);
+            retire(key);
         }
         Some(_) => {
-            *key = entry.pair(own.proto, hook);
+            key.set_pair(entry, own.proto, hook);
             if maps::conntrack(key).is_none() {
                 put_pair(entry, own, key);
             }
         }
         None => {
-            *key = entry.pair(own.proto, hook);
+            key.set_pair(entry, own.proto, hook);
             if maps::conntrack(key).is_some_and(|pair| pair.undoes(own)) {
                 put_next(entry, own, key);
             }
@@ -128,32 +130,8 @@ fn put_pair<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, key: &CtKey<A>) {
 #[inline(always)]
 fn put_next<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, key: &mut CtKey<A>) {
     let Some(row) = maps::new_row::<A>() else { return };
-    *key = entry.next(own.proto);
+    key.set_next(entry, own.proto);
     if entry.write_next(own, row) {
         maps::conntrack_claim(key, row);
     }
-}
-
-/// Removes the rows of a connection that is over, of which `entry` at `hook` is one for replies: its
-/// tuple belongs to another now.
-#[inline(always)]
-pub fn forget<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
-    let proto = own.proto;
-    *key = entry.pair(proto, hook);
-    let masks_by_other_port = hook == INGRESS && maps::conntrack(key).is_some_and(|pair| !pair.undoes(own));
-    if !masks_by_other_port {
-        maps::conntrack_remove(key);
-        if entry.role == Role::REV_SNAT.0 {
-            *key = entry.next(proto);
-            maps::conntrack_remove(key);
-            key.set(&entry.original(entry.dst, proto), INGRESS);
-            maps::conntrack_remove(key);
-        }
-        if entry.role == Role::REV_DNAT.0 && entry.flags & SNAT != 0 {
-            key.set(&own.reversed(), EGRESS);
-            maps::conntrack_remove(key);
-        }
-    }
-    key.set(own, hook);
-    maps::conntrack_remove(key);
 }

@@ -19,6 +19,7 @@ pub mod output;
 pub mod over;
 pub mod ports;
 pub mod reject;
+pub mod retire;
 pub mod route;
 pub mod search;
 pub mod select;

@@ -47,7 +47,7 @@ fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
 #[inline(always)]
 fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKey<A>) -> bool {
     let hook = if entry.role == Role::HOST.0 { EGRESS } else { INGRESS };
-    *key = entry.pair(parsed.tuple.proto, hook);
+    key.set_pair(entry, parsed.tuple.proto, hook);
     maps::conntrack(key).is_some_and(|reply| ends(reply.tcp_flags))
 }
 
@@ -71,7 +71,7 @@ pub fn answers_another<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &
     if entry.role != Role::REV_SNAT.0 && entry.role != Role::REV_HOST.0 {
         return false;
     }
-    *key = entry.pair(proto::TCP, INGRESS);
+    key.set_pair(entry, proto::TCP, INGRESS);
     // While maps are replaced, the row may be in the other ones.
     let Some(row) = maps::conntrack(key) else { return ends(entry.tcp_flags) };
     let has_other_port = row.sport != parsed.tuple.dport;

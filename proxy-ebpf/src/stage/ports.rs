@@ -1,54 +1,158 @@
 //! Source ports of connections that cannot keep their own.
 
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason, Tuple,
     flow::SourcePorts,
     hash,
     maps::{
-        conntrack::{CtEntry, CtKey, flags::ANY_REPLY},
+        conntrack::{CtEntry, CtKey, Role, flags::ANY_REPLY},
         settings::Settings,
     },
 };
 
-use crate::maps::{self, Tables};
+use super::{conntrack::ticks, lost, retire::retire_all};
+use crate::maps::{self, Room, Tables};
 
-/// Ports tried before a connection is given up: for a client whose own port is taken at the backend.
-pub const REMAP_TRIES: u32 = 16;
-/// For a masqueraded one, of which there are more.
-pub const MASQUERADE_TRIES: u32 = 32;
+/// Ports that are looked at before a connection that gives way loses its own, for the one that has been
+/// silent longest to be among them.
+const ENOUGH: u32 = 16;
+/// Ports that are looked at where no connection gives way. Where 1 of 30 ports is free, that is missed
+/// once in 10^15 times.
+const MOST: u32 = 1024;
 
-/// Gives `forward` a source port that is free, and enters the row that its reply meets at `hook`. It gets the
-/// one that it has had, if its other rows were lost or the client opens it anew. `key` is room for keys; the
-/// hash is that of the connection.
+/// A search for a source port, in the room of this CPU: a program's stack and that of its loops are one.
+#[repr(C)]
+pub struct Search {
+    ports: SourcePorts,
+    /// The port of the connection that gives way and has been silent longest, 0 if none does.
+    oldest: u32,
+    /// Timer ticks since its last packet.
+    silent: u32,
+    found: u32,
+    /// The timer tick in which there was none.
+    in_vain: u32,
+    /// While maps are replaced, what a connection has become is known to the other ones.
+    may_take: u32,
+}
+
+/// Gives `forward` a source port, and enters the row that its reply meets at `hook`, which is in the room
+/// for rows. It gets the one that it has had, if its other rows were lost or the client opens it anew; else
+/// one that is free; else that of the connection that gives way soonest. The hash is that of the connection.
+/// Takes the room for keys.
 ///
 /// # Errors
-/// When none of the ports that are tried is free.
+/// When no port is free and no connection gives way.
 #[inline(always)]
-pub fn claim<A: Tables>(
-    forward: &mut Tuple<A>,
-    hook: u8,
-    reply: &mut CtEntry<A>,
-    key: &mut CtKey<A>,
-    (hash, tries): (u32, u32),
-) -> Result<(), DropReason> {
-    let mut ports = of(hash);
+pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(), DropReason> {
+    let (key, search) = (maps::new_key::<A>(), maps::search::<A>());
+    let (Some(key), Some(search)) = (key, search) else { return Err(DropReason::InvalidMapState) };
     key.set(&forward.reversed(), hook);
-    key.dport = ports.port();
-    let is_own = |known: &mut CtEntry<A>| known.role == reply.role && known.becomes_as(reply);
-    if maps::conntrack(key).is_some_and(is_own) {
-        reply.flags |= ANY_REPLY;
-        forward.sport = key.dport;
-        return maps::conntrack_put(key, reply);
+    search.ports = of(hash);
+    search.may_take = (!lost::is_moving()).into();
+    if !(look::<A>() || take_oldest::<A>() || (is_contested::<A>() && look::<A>())) {
+        return Err(DropReason::SnatPortsExhausted);
     }
-    for _ in 0..tries {
-        key.dport = ports.port();
-        if maps::conntrack_claim(key, reply) {
-            forward.sport = key.dport;
-            return Ok(());
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+    forward.sport = key.dport;
+    Ok(())
+}
+
+/// Looks at ports; true if one is claimed.
+#[inline(always)]
+fn look<A: Tables>() -> bool {
+    let Some(search) = maps::search::<A>() else { return false };
+    // Nobody is to make us search on and on.
+    let most = if search.in_vain == ticks() as u32 { ENOUGH } else { MOST };
+    let count = search.ports.count();
+    let rounds = if count < most { count } else { most };
+    (search.oldest, search.silent, search.found) = (0, 0, 0);
+    // SAFETY: the callback takes no context, and nothing that it has of the room is referred to here.
+    unsafe { helper::bpf_loop(rounds, try_port::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
+    let Some(search) = maps::search::<A>() else { return false };
+    if search.found == 0 && search.oldest == 0 {
+        search.in_vain = ticks() as u32;
+    }
+    search.found != 0
+}
+
+/// True if another CPU has claimed the port that was to be had.
+#[inline(always)]
+fn is_contested<A: Tables>() -> bool {
+    maps::search::<A>().is_some_and(|search| search.oldest != 0)
+}
+
+/// Ends the connection that gives way soonest, if there is one, and claims its port. False also if another
+/// CPU was faster.
+#[inline(always)]
+fn take_oldest<A: Tables>() -> bool {
+    let Some(Room { key, search, .. }) = maps::room::<A>() else { return false };
+    if search.oldest == 0 {
+        return false;
+    }
+    key.dport = search.oldest as u16;
+    if !retire_all::<A>() {
+        return false;
+    }
+    let Some(Room { key, row, .. }) = maps::room::<A>() else { return false };
+    // Late packets of the old one come first.
+    row.flags |= ANY_REPLY;
+    maps::conntrack_claim(key, row)
+}
+
+/// One round: 1 ends the search.
+extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
+    let Some(Room { row, key, other_key, search, .. }) = maps::room::<A>() else { return 1 };
+    key.dport = search.ports.port();
+    search.ports.advance();
+    match maps::conntrack(key) {
+        None => search.found = maps::conntrack_claim(key, row).into(),
+        Some(known) if round == 0 && known.role == row.role && known.becomes_as(row) => {
+            row.flags |= ANY_REPLY;
+            search.found = maps::conntrack_put(key, row).is_ok().into();
         }
-        ports.advance();
+        Some(known) => {
+            let silent = ticks().wrapping_sub(known.ticks) as u32;
+            let is_older = search.oldest == 0 || silent > search.silent;
+            if search.may_take != 0 && is_older && gives_way(known, key, other_key) {
+                (search.oldest, search.silent) = (key.dport.into(), silent);
+            }
+        }
     }
-    Err(DropReason::SnatPortsExhausted)
+    (search.found != 0 || (search.oldest != 0 && round.wrapping_add(1) >= ENOUGH)).into()
+}
+
+/// True if the connection whose reply meets `reply` at `own` has no need of its port any more. `other` is
+/// room for keys.
+#[inline(always)]
+fn gives_way<A: Tables>(reply: &CtEntry<A>, own: &CtKey<A>, other: &mut CtKey<A>) -> bool {
+    if !Role(reply.role).is_reply() {
+        return false;
+    }
+    let proto = own.proto;
+    other.set_pair(reply, proto, own.hook);
+    match maps::conntrack(other) {
+        Some(pair) if own.is_undone_by(pair) => pair.gives_way(reply, proto),
+        // The client goes on by another port.
+        Some(_) => true,
+        None => is_forgotten(own, other),
+    }
+}
+
+/// True if nothing is left by which a masqueraded connection could be found again, but the row that its
+/// replies meet at `own`.
+#[inline(always)]
+fn is_forgotten<A: Tables>(own: &CtKey<A>, other: &mut CtKey<A>) -> bool {
+    // Once more: what has been read of it would take the stack.
+    let Some(reply) = maps::conntrack(own).filter(|row| row.role == Role::REV_SNAT.0) else { return false };
+    other.set_next(reply, own.proto);
+    if maps::conntrack(other).is_some() {
+        return false;
+    }
+    other.set_first(reply, own.proto);
+    maps::conntrack(other).is_none()
 }
 
 /// The source ports that a connection tries with this hash.

@@ -4,15 +4,14 @@
 use proxy_common::{
     Addr, DropReason, Ip4, Ip6, Tuple,
     maps::{
-        conntrack::{CtEntry, CtKey, INGRESS, Role, flags},
+        conntrack::{CtEntry, INGRESS, Role, flags},
         devices::Device,
     },
 };
 
 use super::{
     create::{self, Owner},
-    ports::{self, MASQUERADE_TRIES},
-    trace,
+    ports, trace,
 };
 use crate::maps::{self, Tables};
 
@@ -42,18 +41,6 @@ pub fn address<A: SnatAddress>(ifindex: u32) -> Result<A, DropReason> {
     if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
 }
 
-/// Gives `forward`, which goes from the node to a backend, a free source port, and enters
-/// the row that the reply meets first. `hash` is the connection's, `key` room for keys.
-#[inline(always)]
-pub fn claim<A: Tables>(
-    forward: &mut Tuple<A>,
-    reply: &mut CtEntry<A>,
-    key: &mut CtKey<A>,
-    hash: u32,
-) -> Result<(), DropReason> {
-    ports::claim(forward, INGRESS, reply, key, (hash, MASQUERADE_TRIES))
-}
-
 /// Completes a connection whose first packet leaves by `ifindex`. `hash` is that of what
 /// its client sends; `forward` is what that has become.
 #[inline(always)]
@@ -65,11 +52,12 @@ pub fn complete<A: Tables + SnatAddress>(
 ) -> Result<Tuple<A>, DropReason> {
     let row_flags = entry.flags & !flags::SNAT_PENDING;
     let owner = Owner { service: entry.service, backend: entry.backend, kind: entry.kind };
-    let (reply, key) = create::begin(owner, &forward.reversed(), Role::REV_SNAT, row_flags)?;
-    (reply.other_addr, reply.other_port) = (entry.other_addr, entry.other_port);
+    let reply = create::begin(owner, &forward.reversed(), Role::REV_SNAT, row_flags)?;
+    reply.other_addr = entry.other_addr;
+    reply.other_port = entry.other_port;
     reply.other_client_port = entry.other_client_port;
     let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };
-    claim(&mut target, reply, key, hash)?;
+    ports::claim(&mut target, INGRESS, hash)?;
     entry.src = target.src;
     entry.sport = target.sport;
     entry.flags = row_flags;

@@ -79,7 +79,7 @@ impl PressureWatch {
         let fullest = pressure.snat.iter().max_by(|a, b| a.level().total_cmp(&b.level()));
         let subject = fullest.map_or_else(|| "unknown".into(), |ports| ports.address.to_string());
         let note = format!(
-            "{new} connections were dropped because no source port was left to masquerade them{}",
+            "{new} connections were dropped because no source port was left to masquerade them: more backends, externalTrafficPolicy Local or a wider snatPortRange help{}",
             fullest.map(|ports| format!("; {}", ports_in_use(ports))).unwrap_or_default()
         );
         let notice = Notice { reason: "SnatPortsExhausted", subject, note };

@@ -64,9 +64,12 @@ impl<A: MapAddr + KernelAddr> Rows<A> {
     }
 
     /// Whether what was read first is still so. What frontends lead to is written before them, and
-    /// cleared after; connections that go leave their counts in `traffic`.
+    /// cleared after; connections that the agent removes leave their counts in `traffic`.
     fn is_current(&self, maps: &PinnedMaps) -> Result<bool, KernelError> {
-        let same_traffic = same(&self.traffic, &maps.traffic::<A>()?);
+        let by_agent = |rows: &[(CounterKey, Traffic)]| {
+            rows.iter().filter(|(key, _)| !key.is_by_programs()).copied().collect::<Vec<_>>()
+        };
+        let same_traffic = same(&by_agent(&self.traffic), &by_agent(&maps.traffic::<A>()?));
         Ok(same_traffic && same(&self.frontends, &maps.frontends()?))
     }
 }

@@ -96,7 +96,7 @@ impl Usage {
             usage.at(*key).opened += opened;
         }
         for (key, traffic) in &rows.traffic {
-            usage.at(*key).add_traffic(traffic);
+            usage.at(key.by_anybody()).add_traffic(traffic);
         }
         usage.add_live(rows);
         usage

@@ -345,6 +345,21 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         result
     }
 
+    fn take_conntrack(&mut self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
+        self.faults.admit(MapName::Conntrack, 1).1?;
+        let place = self.conntrack.iter().position(|(known, _)| known == key);
+        Ok(place.map(|place| self.conntrack.swap_remove(place).1))
+    }
+
+    fn insert_conntrack(&mut self, key: &CtKey<A>, row: &CtEntry<A>) -> Result<bool, MapError> {
+        self.faults.admit(MapName::Conntrack, 1).1?;
+        let is_new = self.conntrack.iter().all(|(known, _)| known != key);
+        if is_new {
+            self.conntrack.push((*key, *row));
+        }
+        Ok(is_new)
+    }
+
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Conntrack, keys.len());
         self.conntrack.retain(|(key, _)| !keys[..done].contains(key));

@@ -108,6 +108,10 @@ pub trait FamilyMaps<A: Addr> {
     fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError>;
     /// Inserts or replaces rows of `conntrack`.
     fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError>;
+    /// Removes a row of `conntrack`, and returns what it was right before.
+    fn take_conntrack(&mut self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError>;
+    /// Inserts a row of `conntrack`; false if there is one.
+    fn insert_conntrack(&mut self, key: &CtKey<A>, row: &CtEntry<A>) -> Result<bool, MapError>;
     /// Removes rows of `conntrack`.
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
 

@@ -5,17 +5,12 @@ use std::{collections::HashMap, io};
 use btf_rs::Btf;
 
 use super::{
-    bpf::RawMap,
+    bpf::{ANY, RawMap},
     error::KernelError,
     fields,
     layout::{Layout, LayoutError, Translation},
     pins::Pins,
 };
-
-/// `BPF_ANY`: whether the row is there or not.
-pub(super) const ANY: u64 = 0;
-/// `BPF_NOEXIST`: only if the row is not there.
-pub(super) const NOEXIST: u64 = 1;
 
 /// A map and the fields of its rows.
 pub(super) struct Table {

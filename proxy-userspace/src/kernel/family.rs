@@ -347,6 +347,14 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         self.conntrack.put(rows)
     }
 
+    fn take_conntrack(&mut self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
+        self.conntrack.take(key)
+    }
+
+    fn insert_conntrack(&mut self, key: &CtKey<A>, row: &CtEntry<A>) -> Result<bool, MapError> {
+        self.conntrack.insert(key, row)
+    }
+
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         self.conntrack.delete(keys)
     }
@@ -382,6 +390,8 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
 
     fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError> {
         self.opened.delete(keys)?;
+        let by_programs: Vec<_> = keys.iter().map(|key| key.by_programs()).collect();
+        self.traffic.delete(&by_programs)?;
         self.traffic.delete(keys)
     }
 }

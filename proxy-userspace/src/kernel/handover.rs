@@ -31,7 +31,8 @@ use proxy_common::{
 use self::{ports::Range, settings::Theirs};
 use super::{
     KernelMaps,
-    carry::{ANY, Carrier, NOEXIST, Rows, Table, carry_error},
+    bpf::{ANY, NOEXIST},
+    carry::{Carrier, Rows, Table, carry_error},
     error::KernelError,
     family::KernelAddr,
     generations::Generations,

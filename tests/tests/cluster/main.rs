@@ -122,8 +122,7 @@ fn source_ports_that_run_out_are_told_about_the_node() -> Result<()> {
     world.put(&[objects::service(), objects::slice(&[FIRST])])?;
     world.start_agent()?;
     world.wait_in_sync()?;
-    // Each connection takes a port, and keeps it for a while after its end.
-    world.reaches("first", Proto::Tcp, OUTSIDE, NODE_PORT)?;
+    world.stay_open(4, OUTSIDE, NODE_PORT)?;
     world.soon_dropped("snat-ports-exhausted", Proto::Tcp, OUTSIDE, NODE_PORT)?;
     let told = world.soon_tells("SnatPortsAlmostExhausted")?;
     assert!(told.starts_with("4 of 4 source ports of "), "{told}");

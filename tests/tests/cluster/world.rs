@@ -293,8 +293,28 @@ impl World {
         late::soon(attempt).with_context(|| format!("the agent:\n{}", self.agent.last_words()))
     }
 
+    /// So many connections that end with the world.
+    pub(crate) fn stay_open(&self, count: u32, from: &str, to: &str) -> Result<()> {
+        for number in 0..count {
+            let name = format!("{from} → {to} #{number}");
+            self.dial_and_keep(Proto::Tcp, from, to, PATIENCE_MS, Some(name.clone()))?.answer(&name)?;
+        }
+        Ok(())
+    }
+
     /// One attempt, for so many milliseconds.
     fn dial(&self, proto: Proto, from: &str, to: &str, timeout_ms: u64) -> Result<Outcome> {
+        self.dial_and_keep(proto, from, to, timeout_ms, None)
+    }
+
+    fn dial_and_keep(
+        &self,
+        proto: Proto,
+        from: &str,
+        to: &str,
+        timeout_ms: u64,
+        keep: Option<String>,
+    ) -> Result<Outcome> {
         let client = self.stage.pod(&key(from)?).ok();
         let dial = Dial {
             netns: client.unwrap_or(&self.stage.client).path(),
@@ -305,7 +325,7 @@ impl World {
             count: 1,
             timeout_ms,
             gap_ms: 0,
-            keep: None,
+            keep,
         };
         let worker = if client.is_some() { &self.inside } else { &self.outside };
         worker.dial(&dial)?.into_iter().next().context("no outcome")

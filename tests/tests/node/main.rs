@@ -25,6 +25,7 @@ mod metrics;
 mod monitoring;
 mod operator;
 mod opt_out;
+mod ports;
 mod reload;
 mod services;
 mod socket;

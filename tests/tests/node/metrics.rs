@@ -105,6 +105,8 @@ pub(crate) fn lively() -> Result<Cluster> {
     {
         answer(&cluster, from, Proto::Tcp, to)?;
     }
+    // It stays open, and holds a source port.
+    Open::new(&cluster, Client, "192.168.50.11:30090")?;
     assert!(!is_served(&cluster, Pod(0, 1), "10.96.0.20:999")?);
     wait_for(&cluster.nodes[0], r#"shunt_drops_total{reason="unknown-port"} 1"#)?;
     get(&cluster.nodes[0], crate::http::HEALTH, "/healthz")?;

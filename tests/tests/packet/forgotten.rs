@@ -1,153 +1,30 @@
 //! Rows of `conntrack` that the kernel has forgotten, or somebody deleted, while the rest of their
 //! connection lives on.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Result, ensure};
 use proxy_common::{
-    DropReason, Tuple,
+    DropReason,
     maps::{
-        conntrack::{CtEntry, CtKey, INGRESS, Role},
+        conntrack::{Role, flags::LASTING},
         settings::{Settings, flags::HANDOVER},
     },
 };
-use proxy_userspace::{
-    dataplane::{FamilyMaps, MapStore},
-    kernel::KernelAddr,
-};
+use proxy_userspace::dataplane::MapStore as _;
 
 use crate::{
     bench::{
-        BACKEND_ID, BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, SHOT,
-        STICKY_BACKEND, STICKY_SLOT, plans,
+        BACKEND_ID, BACKEND_PORT, Bench, NODE_PORT, Plan, REDIRECT, SERVICE_PORT, SHOT, STICKY_BACKEND,
+        STICKY_SLOT, plans,
     },
+    connection::{Connection, Hook, NewFlow, Row, TRANSPORTS, change, forget, forget_roles, pass, rows},
     frames::{ACK, Flow, SYN, checked, frame},
     uplink::{Node, on_a_node},
 };
 
-type NewFlow = fn((IpAddr, u16), (IpAddr, u16)) -> Flow;
-const TRANSPORTS: [NewFlow; 3] = [Flow::udp, Flow::tcp, Flow::sctp];
 const XDP_PASS: i32 = 2;
 const XDP_TX: i32 = 3;
-
-/// What a row does, without its counters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Row {
-    role: Role,
-    hook: Hook,
-    from: Flow,
-    to: Flow,
-}
-
-/// A place where a packet passes: a hook, as it comes there, as it goes on.
-type Step = (Hook, Flow, Flow);
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Hook {
-    In,
-    Out,
-    /// Out of the host, made by the host.
-    OutOfHost,
-}
-
-fn each_row<A: KernelAddr>(maps: &impl FamilyMaps<A>) -> Vec<(CtKey<A>, CtEntry<A>)> {
-    let mut rows = Vec::new();
-    maps.each_conntrack(&mut |key, row| rows.push((*key, *row))).expect("rows");
-    rows
-}
-
-fn row<A: KernelAddr + Into<IpAddr>>(key: &CtKey<A>, entry: &CtEntry<A>) -> Row {
-    let flow = |tuple: Tuple<A>| Flow {
-        proto: tuple.proto,
-        src: (tuple.src.into(), tuple.sport),
-        dst: (tuple.dst.into(), tuple.dport),
-    };
-    let hook = if key.hook == INGRESS { Hook::In } else { Hook::Out };
-    Row { role: Role(entry.role), hook, from: flow(key.tuple()), to: flow(entry.target(key.proto)) }
-}
-
-fn rows(bench: &mut Bench) -> Vec<Row> {
-    let mut rows: Vec<_> = each_row(bench.maps.v4()).iter().map(|(key, entry)| row(key, entry)).collect();
-    rows.extend(each_row(bench.maps.v6()).iter().map(|(key, entry)| row(key, entry)));
-    rows.sort_by_key(|row| format!("{row:?}"));
-    rows
-}
-
-/// Deletes these rows, and has the others looked at by the next packet, as if a timer tick had gone by.
-fn forget(bench: &mut Bench, is_gone: impl Fn(&Row) -> bool) -> usize {
-    fn in_family<A: KernelAddr + Into<IpAddr>>(
-        maps: &mut impl FamilyMaps<A>,
-        is_gone: impl Fn(&Row) -> bool,
-    ) -> usize {
-        let (gone, mut kept): (Vec<_>, Vec<_>) =
-            each_row(maps).into_iter().partition(|(key, entry)| is_gone(&row(key, entry)));
-        kept.iter_mut().for_each(|(_, entry)| entry.ticks = entry.ticks.wrapping_sub(1));
-        maps.delete_conntrack(&gone.iter().map(|(key, _)| *key).collect::<Vec<_>>()).expect("they go");
-        maps.put_conntrack(&kept).expect("rows");
-        gone.len()
-    }
-    in_family(bench.maps.v4(), &is_gone) + in_family(bench.maps.v6(), &is_gone)
-}
-
-fn forget_roles(bench: &mut Bench, roles: &[Role]) {
-    let gone = forget(bench, |row| roles.contains(&row.role));
-    assert_eq!(gone, roles.len(), "{roles:?}");
-}
-
-fn pass(bench: &mut Bench, steps: &[Step], tcp_flags: u8, what: &str) {
-    for (hook, before, behind) in steps {
-        let bytes = frame(*before, tcp_flags);
-        let run = match hook {
-            Hook::In => bench.ingress(&bytes),
-            Hook::Out => bench.egress(&bytes),
-            Hook::OutOfHost => bench.egress_of_host(&bytes),
-        };
-        assert!(run.action == CONTINUE || run.action == REDIRECT, "{what}: {hook:?} {before:?}");
-        assert_eq!(checked(&run.packet), *behind, "{what}: {hook:?} {before:?}");
-    }
-}
-
-/// A connection: what its packets pass to the backend, and back.
-struct Connection {
-    forward: Vec<Step>,
-    back: Vec<Step>,
-}
-
-impl Connection {
-    fn of(forward: Vec<Step>) -> Self {
-        let back = forward.iter().rev().map(|(hook, before, behind)| {
-            (if *hook == Hook::In { Hook::Out } else { Hook::In }, behind.reversed(), before.reversed())
-        });
-        Self { back: back.collect(), forward }
-    }
-
-    /// Without a masquerade.
-    fn open(bench: &mut Bench, flow: Flow) -> Self {
-        let inside = bench.enters(flow, SYN);
-        let connection = Self::of(vec![(Hook::In, flow, inside)]);
-        pass(bench, &connection.back, SYN | ACK, "the answer");
-        pass(bench, &connection.forward, ACK, "the acknowledgement");
-        connection
-    }
-
-    fn open_masqueraded(bench: &mut Bench, flow: Flow) -> Self {
-        let inside = bench.enters(flow, SYN);
-        let wire = bench.leaves(inside, SYN);
-        let connection = Self::of(vec![(Hook::In, flow, inside), (Hook::Out, inside, wire)]);
-        pass(bench, &connection.back, SYN | ACK, "the answer");
-        pass(bench, &connection.forward, ACK, "the acknowledgement");
-        connection
-    }
-
-    /// True if the row is the first that the backend's packets meet.
-    fn is_first_of_reply(&self, row: &Row) -> bool {
-        let (hook, before, _) = self.back[0];
-        (row.hook, row.from) == (hook, before)
-    }
-}
 
 /// The ways that a connection may go by.
 fn connections(bench: &mut Bench, plan: &Plan, new: NewFlow) -> BTreeMap<&'static str, Connection> {
@@ -297,7 +174,11 @@ fn a_port_that_has_become_anothers_stays_its_own() {
             forget_roles(&mut bench, &[Role::REV_SNAT]);
             let theirs = Connection::open_masqueraded(&mut bench, second);
             assert_eq!(mine.forward[1].2, theirs.forward[1].2, "one port for both");
-            forget(&mut bench, |_| false);
+            // Else a datagram's port is had again, if there is no other.
+            change(&mut bench, |_, flags, ticks| {
+                *flags |= LASTING;
+                *ticks = ticks.wrapping_sub(1);
+            });
             let exhausted = bench.drops(DropReason::SnatPortsExhausted);
             pass(&mut bench, &mine.forward[..1], ACK, "the first");
             assert_eq!(bench.egress(&frame(mine.forward[1].1, ACK)).action, SHOT);

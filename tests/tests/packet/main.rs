@@ -5,6 +5,7 @@
 mod bench;
 #[allow(dead_code, reason = "shared with the benchmark, which uses the rest")]
 mod bpf;
+mod connection;
 mod fragments;
 mod frames;
 mod uplink;
@@ -19,6 +20,7 @@ mod hooks;
 mod hostile;
 mod icmp_error;
 mod mutated;
+mod ports;
 mod refuse;
 mod reply;
 mod reuse;

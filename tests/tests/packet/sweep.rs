@@ -11,6 +11,7 @@ use proxy_userspace::{
 
 use crate::{
     bench::{Bench, NODE_PORT, Plan, SERVICE_PORT, plans},
+    connection::Connection,
     frames::{ACK, FIN, Flow, SYN},
 };
 
@@ -36,12 +37,6 @@ fn sweep_after(bench: &mut Bench, reconciler: &Reconciler, start: u64, seconds: 
 fn rows(pressure: &Pressure, family: Family) -> usize {
     let is_asked = |map: MapName, of| map == MapName::Conntrack && of == Some(family);
     pressure.maps.iter().find(|fill| is_asked(fill.map, fill.family)).map_or(0, |fill| fill.rows)
-}
-
-/// A masqueraded connection of a client outside: there, and out again to its backend.
-fn masquerade(bench: &mut Bench, flow: Flow) -> Flow {
-    let inside = bench.enters(flow, SYN);
-    bench.leaves(inside, SYN)
 }
 
 fn family(plan: &Plan) -> Family {
@@ -84,17 +79,20 @@ fn masquerading_is_measured_by_address_and_backend() {
     let reconciler = Reconciler::adopt(&mut bench.maps).expect("readable maps");
     for plan in plans() {
         for port in 1..=3 {
-            let out = masquerade(&mut bench, Flow::tcp((plan.outside, port), (plan.node, NODE_PORT)));
-            assert_eq!(out.src.0, plan.node);
+            let flow = Flow::tcp((plan.outside, port), (plan.node, NODE_PORT));
+            assert_eq!(Connection::open_masqueraded(&mut bench, flow).forward[1].2.src.0, plan.node);
         }
+        // One that is not yet a connection gives its port away.
+        let inside = bench.enters(Flow::tcp((plan.outside, 4), (plan.node, NODE_PORT)), SYN);
+        bench.leaves(inside, SYN);
         let (swept, pressure) = sweep(&mut bench, &reconciler, 1);
-        assert_eq!((swept, rows(&pressure, family(&plan))), (Swept::default(), 12));
+        assert_eq!((swept, rows(&pressure, family(&plan))), (Swept::default(), 16));
         let own = |address: IpAddr| address == plan.node;
         let ports = pressure.snat.iter().find(|ports| own(ports.address)).expect("the node's address");
         assert_eq!((ports.protocol(), ports.in_use, ports.fullest), ("TCP", 3, 3));
         assert_eq!(ports.backend.ip(), plan.backend);
-        let (swept, _) = sweep(&mut bench, &reconciler, 122);
-        assert_eq!(swept.expired, 3);
+        let (swept, _) = sweep(&mut bench, &reconciler, 86_402);
+        assert_eq!(swept.expired, 4);
         let (_, pressure) = sweep(&mut bench, &reconciler, 0);
         assert_eq!(
             (rows(&pressure, family(&plan)), pressure.snat.iter().any(|p| own(p.address))),

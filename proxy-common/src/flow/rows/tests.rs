@@ -3,7 +3,7 @@ use std::{collections::HashMap, vec::Vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Ip4, Ip6, maps::conntrack::INGRESS, proto};
+use crate::{Ip4, Ip6, proto};
 
 trait TestAddr: Addr + std::fmt::Debug + std::hash::Hash {}
 impl<A: Addr + std::fmt::Debug + std::hash::Hash> TestAddr for A {}

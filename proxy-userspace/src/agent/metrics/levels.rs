@@ -18,7 +18,7 @@ const CAPACITY: Meter =
 const PORTS: Meter = Meter::gauge(
     "shunt_snat_ports_in_use",
     &["address", "protocol"],
-    "Source ports of masqueraded connections in use behind a node address",
+    "Source ports behind a node address that masqueraded connections hold, until they end",
 );
 const FULLEST: Meter = Meter::gauge(
     "shunt_snat_ports_fullest_backend",

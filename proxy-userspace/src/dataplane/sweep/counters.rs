@@ -3,10 +3,7 @@
 
 use std::collections::HashMap;
 
-use proxy_common::maps::{
-    conntrack::{CtEntry, Role},
-    counters::{CounterKey, Traffic},
-};
+use proxy_common::maps::counters::{CounterKey, Traffic};
 
 use crate::dataplane::{FamilyMaps, MapAddr, MapError};
 
@@ -24,26 +21,6 @@ pub struct Served {
 /// Counts of a family.
 pub(in crate::dataplane) type Counts = HashMap<CounterKey, Served>;
 
-/// Whose row it is; none for one that netfilter's connection has.
-pub(super) fn key<A>(entry: &CtEntry<A>) -> Option<CounterKey> {
-    let CtEntry { service, backend, kind, .. } = *entry;
-    (service != 0).then(|| CounterKey { service, backend, kind: u32::from(kind) })
-}
-
-/// What a row adds to the traffic of its connection. The rows of second steps count the same
-/// packets once more.
-pub(super) fn traffic<A>(entry: &CtEntry<A>) -> Traffic {
-    let CtEntry { packets, bytes, .. } = *entry;
-    let role = Role(entry.role);
-    if role.is_primary() {
-        Traffic { in_packets: packets, in_bytes: bytes, ..Traffic::default() }
-    } else if role == Role::REV_DNAT || role == Role::REV_HOST {
-        Traffic { out_packets: packets, out_bytes: bytes, ..Traffic::default() }
-    } else {
-        Traffic::default()
-    }
-}
-
 /// Reads what was counted of connections opened, and of those that are over.
 pub(super) fn read<A: MapAddr>(maps: &impl FamilyMaps<A>) -> Result<Counts, MapError> {
     let mut counts = Counts::new();
@@ -51,7 +28,7 @@ pub(super) fn read<A: MapAddr>(maps: &impl FamilyMaps<A>) -> Result<Counts, MapE
         counts.entry(key).or_default().opened = opened;
     }
     for (key, traffic) in maps.traffic()? {
-        counts.entry(key).or_default().traffic = traffic;
+        counts.entry(key.by_anybody()).or_default().traffic += traffic;
     }
     Ok(counts)
 }

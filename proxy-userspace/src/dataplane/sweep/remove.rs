@@ -13,12 +13,12 @@ use proxy_common::maps::{
 };
 
 use super::{
-    FamilyVerdict, Survey, SweepError, Swept, Verdict, counters,
+    FamilyVerdict, Survey, SweepError, Swept, Verdict,
     survey::{Flows, Over},
 };
 use crate::dataplane::{FamilyMaps, MapAddr, MapError, MapStore, Sockets, StaleSocket};
 
-/// Connections looked at before they are removed together.
+/// Connections whose counts are added to the traffic of backends together.
 const BATCH: usize = 256;
 
 impl Survey {
@@ -82,48 +82,57 @@ pub(super) fn expired<A: MapAddr>(
 /// Deletes the rows of those connections of which every row that is left passes its test.
 fn delete_unless_changed<'a, A: MapAddr>(
     maps: &mut impl FamilyMaps<A>,
-    mut connections: impl Iterator<Item = (&'a [CtKey<A>], impl Fn(&CtEntry<A>) -> bool)>,
+    connections: impl Iterator<Item = (&'a [CtKey<A>], impl Fn(&CtEntry<A>) -> bool)>,
 ) -> Result<usize, MapError> {
     let mut count = 0;
-    loop {
-        let mut keys = Vec::new();
-        let mut carried: HashMap<CounterKey, Traffic> = HashMap::new();
-        let mut looked_at = 0;
-        for (rows, unchanged) in connections.by_ref().take(BATCH) {
-            looked_at += 1;
-            let Some(found) = every_row(maps, rows, unchanged)? else { continue };
-            for entry in found {
-                if let Some(key) = counters::key(&entry) {
-                    *carried.entry(key).or_default() += counters::traffic(&entry);
-                }
-            }
-            keys.extend_from_slice(rows);
-            count += 1;
+    let mut carried = HashMap::new();
+    for (keys, unchanged) in connections {
+        if !is_unchanged(maps, keys, &unchanged)? {
+            continue;
         }
-        if !keys.is_empty() {
-            maps.delete_conntrack(&keys)?;
-            maps.add_traffic(&Vec::from_iter(carried))?;
+        let taken = take(maps, keys, unchanged, &mut carried);
+        count += 1;
+        // What is gone stays counted, also if the rest could not be removed.
+        if taken.is_err() || count % BATCH == 0 {
+            maps.add_traffic(&carried.drain().collect::<Vec<_>>())?;
         }
-        if looked_at < BATCH {
-            return Ok(count);
-        }
+        taken?;
     }
+    maps.add_traffic(&Vec::from_iter(carried))?;
+    Ok(count)
 }
 
-/// The rows that are left, unless one of them fails the test.
-fn every_row<A: MapAddr>(
+/// Removes rows that pass the test, and adds what they have counted to `carried`. In the place of one that
+/// does not, a packet has come since, or a program has entered another connection.
+fn take<A: MapAddr>(
+    maps: &mut impl FamilyMaps<A>,
+    keys: &[CtKey<A>],
+    test: impl Fn(&CtEntry<A>) -> bool,
+    carried: &mut HashMap<CounterKey, Traffic>,
+) -> Result<(), MapError> {
+    for key in keys {
+        let Some(entry) = maps.take_conntrack(key)? else { continue };
+        if !test(&entry) {
+            maps.insert_conntrack(key, &entry)?;
+        } else if let Some(key) = entry.counter_key() {
+            *carried.entry(key).or_default() += entry.traffic();
+        }
+    }
+    Ok(())
+}
+
+/// True if every row that is left passes the test.
+fn is_unchanged<A: MapAddr>(
     maps: &impl FamilyMaps<A>,
     keys: &[CtKey<A>],
     test: impl Fn(&CtEntry<A>) -> bool,
-) -> Result<Option<Vec<CtEntry<A>>>, MapError> {
-    let mut rows = Vec::with_capacity(keys.len());
+) -> Result<bool, MapError> {
     for key in keys {
-        match maps.conntrack(key)? {
-            Some(entry) if !test(&entry) => return Ok(None),
-            entry => rows.extend(entry),
+        if maps.conntrack(key)?.is_some_and(|entry| !test(&entry)) {
+            return Ok(false);
         }
     }
-    Ok(Some(rows))
+    Ok(true)
 }
 
 /// The socket a row is about, if it may be a connected one.

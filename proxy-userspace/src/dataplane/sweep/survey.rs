@@ -155,10 +155,10 @@ impl<A: MapAddr> Flows<A> {
                     over.push(Over { keys, last_seen: connection.last_seen() });
                     continue;
                 }
-                if let Some(key) = counters::key(entry) {
+                if let Some(key) = entry.counter_key() {
                     let served = self.counts.entry(key).or_default();
                     served.open += u64::from(primaries);
-                    connection.rows.iter().for_each(|(_, row)| served.traffic += counters::traffic(row));
+                    connection.rows.iter().for_each(|(_, row)| served.traffic += row.traffic());
                 }
                 if key.proto == proto::UDP && entry.service != 0 {
                     self.way(path(key, entry)).connections.push(keys);
@@ -187,10 +187,18 @@ impl<A: MapAddr> Flows<A> {
     }
 }
 
-/// Each reply to a masqueraded connection finds it by a row with the port.
+/// Each reply to a masqueraded connection finds it by a row with the port. Ports that another connection
+/// may have at once are free.
 fn ports_in_use<A: MapAddr>(rows: &Rows<A>) -> PortUse<A> {
+    let is_held = |key: &CtKey<A>, reply: &CtEntry<A>| {
+        let forward = rows.get(&reply.pair(key.proto, key.hook));
+        forward.is_none_or(|forward| key.is_undone_by(forward) && !forward.gives_way(reply, key.proto))
+    };
     let mut ports = PortUse::new();
-    for (key, _) in rows.iter().filter(|(_, entry)| entry.role == Role::REV_SNAT.0) {
+    for (key, entry) in rows.iter().filter(|(_, entry)| entry.role == Role::REV_SNAT.0) {
+        if !is_held(key, entry) {
+            continue;
+        }
         let backends = ports.entry((key.dst, key.proto)).or_default();
         *backends.entry((key.src, key.sport)).or_default() += 1;
     }

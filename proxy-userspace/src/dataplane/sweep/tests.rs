@@ -38,9 +38,12 @@ struct Flow {
     flags: u8,
     tcp: (u8, u8),
     snat: bool,
+    /// One of several that are the same but for their ports.
+    number: u16,
 }
 
-const UDP: Flow = Flow { proto: proto::UDP, backend: 2, age: 1, flags: 0, tcp: (0, 0), snat: false };
+const UDP: Flow =
+    Flow { proto: proto::UDP, backend: 2, age: 1, flags: 0, tcp: (0, 0), snat: false, number: 0 };
 const TCP: Flow = Flow { proto: proto::TCP, tcp: (ACK | 2, ACK | 2), ..UDP };
 
 impl Flow {
@@ -51,12 +54,12 @@ impl Flow {
         let client: Tuple<Ip4> = Tuple {
             src: [10, 9, 9, 9].into(),
             dst: [172, 30, 0, 1].into(),
-            sport: 1000 + u16::from(self.backend),
+            sport: 1000 + u16::from(self.backend) + 100 * self.number,
             dport: 53,
             proto: self.proto,
         };
         let to_backend = Tuple { dst: backend, dport: 8080, ..client };
-        let to_node = Tuple { src: [192, 168, 0, 2].into(), sport: 2000, ..to_backend };
+        let to_node = Tuple { src: [192, 168, 0, 2].into(), sport: 2000 + self.number, ..to_backend };
         let row = |hook, from: Tuple<Ip4>, to: Tuple<Ip4>, role: Role, tcp_flags| {
             let entry = CtEntry {
                 last_seen: NOW - self.age * SECOND,
@@ -236,7 +239,7 @@ fn flows_that_come_to_life_stay() {
 fn direct_returns_are_known_by_their_clients() {
     let check = |proto, age, tcp_flags, flags, backend, expected| {
         let (mut maps, reconciler) = setup();
-        let flow = Flow { proto, age, flags, backend, tcp: (tcp_flags, 0), snat: false };
+        let flow = Flow { proto, age, flags, backend, tcp: (tcp_flags, 0), ..UDP };
         maps.v4.conntrack = flow.rows(&maps)[..1].to_vec();
         maps.v4.conntrack[0].1.role = Role::DSR.0;
         assert_eq!(sweep(&mut maps, &reconciler), expected, "{age} {tcp_flags} {flags}");
@@ -288,11 +291,14 @@ fn levels_are_those_of_maps_and_of_the_fullest_backend() {
     let settings = proxy_common::maps::settings::Settings { snat_port_count: 10, ..Default::default() };
     let node = crate::plan::NodePlan { settings, addresses: [].into(), service_cidrs: [].into() };
     reconciler.set_node(node);
-    let rows = |backend| Flow { backend, snat: true, ..TCP }.rows(&maps);
-    // One more port towards the second backend.
-    let mut another = rows(4)[3];
-    another.0.dport += 1;
-    maps.v4.conntrack = [rows(2), rows(4), vec![another]].concat();
+    let rows = |backend, number, tcp| Flow { backend, number, tcp, snat: true, ..TCP }.rows(&maps);
+    let open = (2 | ACK, 2 | ACK);
+    // One has ended, one is not yet a connection, one has gone on by another port.
+    let held = [rows(2, 0, open), rows(4, 0, open), rows(4, 1, open)].concat();
+    let free = [rows(2, 2, (2 | ACK | FIN, 2 | ACK | FIN)), rows(2, 3, (2, 2 | ACK))].concat();
+    let mut late = rows(2, 0, open)[3];
+    late.0.dport += 4;
+    maps.v4.conntrack = [held, free, vec![late]].concat();
     let survey = Survey::take(&mut maps, NOW, &Timeouts::default()).expect("memory");
     let pressure = reconciler.pressure(&mut maps, &survey);
     let [ports] = pressure.snat[..] else { panic!("{:?}", pressure.snat) };

@@ -11,7 +11,8 @@ use proxy_common::{
 
 use crate::kernel::{
     KernelAddr, KernelError,
-    carry::{ANY, Carrier, NOEXIST, carry_error, unless_there},
+    bpf::{ANY, NOEXIST},
+    carry::{Carrier, carry_error, unless_there},
     family::KernelFamily,
     pins::Pins,
 };

@@ -5,7 +5,8 @@ use proxy_common::maps::settings::flags::HANDOVER;
 use super::ports::Range;
 use crate::kernel::{
     KernelError,
-    carry::{ANY, Table, carry_error},
+    bpf::ANY,
+    carry::{Table, carry_error},
     pins::Pins,
 };
 

@@ -44,8 +44,11 @@ impl Field {
             target::route_through_first_node(&cluster)?;
         }
         for host in [&cluster.client, &cluster.nodes[0].pods[1]] {
-            host.netns
-                .sysctl(&[("ipv4/ip_local_port_range", "1024 65535"), ("ipv4/tcp_syn_retries", "1")])?;
+            host.netns.sysctl(&[
+                ("ipv4/ip_local_port_range", "1024 65535"),
+                ("ipv4/tcp_tw_reuse", "1"),
+                ("ipv4/tcp_syn_retries", "1"),
+            ])?;
         }
         // Its lower ports are for masquerading.
         cluster.nodes[0].host.netns.sysctl(&[("ipv4/tcp_syn_retries", "1")])?;

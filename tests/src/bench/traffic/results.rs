@@ -85,6 +85,7 @@ impl Traffic {
     /// Replaces the file.
     pub fn write(&self, path: &File) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(path, text).with_context(|| format!("write {}", path.display()))
     }
 

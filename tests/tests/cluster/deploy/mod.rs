@@ -127,7 +127,7 @@ fn the_agent_needs_no_other_rights_than_the_charts() -> Result<()> {
     world.start_agent_as(NAMESPACE, "shunt")?;
     world.soon_reaches("first", Proto::Tcp, "10.0.0.2", VIP)?;
     // An event is published when source ports run out.
-    world.reaches("first", Proto::Tcp, "203.0.113.2", "192.168.0.2:30080")?;
+    world.stay_open(4, "203.0.113.2", "192.168.0.2:30080")?;
     world.soon_dropped("snat-ports-exhausted", Proto::Tcp, "203.0.113.2", "192.168.0.2:30080")?;
     world.soon_tells("SnatPortsAlmostExhausted")?;
     let refused = |line: &&Line| {
