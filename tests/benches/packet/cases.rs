@@ -11,16 +11,16 @@ use std::{
 
 use anyhow::Result;
 use proxy_common::{
-    Tuple, checksum,
+    Tuple, checksum, hash,
     maps::{
         address_filter::Cell,
-        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role},
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
     },
 };
 use proxy_userspace::kernel::KernelAddr;
 
 use crate::{
-    bench::{BACKEND_PORT, NODE_PORT, Plan, SERVICE_PORT},
+    bench::{BACKEND_PORT, NODE_PORT, Plan, SERVICE_PORT, SNAT_PORTS},
     bpf::{self, Kind},
     frames::{ACK, Flow, SYN, frame},
 };
@@ -62,6 +62,9 @@ impl Hook {
     }
 }
 
+/// Source ports that are held where they are scarce.
+pub(crate) const HELD: u32 = 28_000;
+
 /// The service of rows that stay from round to round.
 pub(crate) const LASTING: u32 = u32::MAX;
 
@@ -94,6 +97,8 @@ pub(crate) struct Case {
     tcp_flags: u8,
     /// The ingress program has its turn first, unmeasured.
     pub(crate) after_ingress: bool,
+    /// Connections that last hold [`HELD`] source ports towards the backend.
+    pub(crate) is_dense: bool,
     /// Verdicts and packets of the first runs, each on the result of the one before. Source port 0
     /// stands for any source.
     pub(crate) becomes: Vec<(i32, Flow)>,
@@ -196,11 +201,14 @@ impl<A: KernelAddr> Family<A> {
                 let (reply, back) = (Flow::tcp(backend, pod), Flow::tcp(frontend, pod));
                 let first =
                     self.opening(hook, "first packet to masquerade", Flow::tcp(outside, node_port), shown);
+                let (datagram, sent) = (Flow::udp(outside, node_port), Flow::udp(masked, backend));
+                let dense = self.opening(hook, "the same, 28,000 ports held", datagram, sent);
                 vec![
                     strange,
                     self.hit(hook, "SNAT", Role::SNAT, hidden, shown)?,
                     self.hit(hook, "reply, DNAT undone", Role::REV_DNAT, reply, back)?,
                     Case { after_ingress: true, ..first },
+                    Case { after_ingress: true, is_dense: true, ..dense },
                 ]
             }
             Hook::Xdp => {
@@ -243,6 +251,7 @@ impl<A: KernelAddr> Family<A> {
             packets: Packets::Same(one),
             tcp_flags: ACK,
             after_ingress: false,
+            is_dense: false,
             becomes: vec![(pass, other), (pass, one)],
         }
     }
@@ -283,6 +292,32 @@ impl<A: KernelAddr> Family<A> {
             bpf::put(self.filter.as_fd(), &Cell::of(addr).word, &u64::MAX)?;
         }
         Ok(bpf::put(self.map.as_fd(), &CtKey::new(&tuple, hook), &row)?)
+    }
+
+    /// The rows of datagrams that last and hold source ports towards the backend, scattered over the range.
+    pub(crate) fn held_ports(&self) -> Vec<(CtKey<A>, CtEntry<A>)> {
+        let (backend, count) = ((self.plan.backend, BACKEND_PORT), SNAT_PORTS.len() as u32);
+        let mut held: Vec<_> = (0..count).collect();
+        held.sort_by_cached_key(|place| {
+            hash::keyed(&[1, 2], &Tuple { sport: *place as u16, ..Tuple::<A>::default() })
+        });
+        held.truncate(HELD as usize);
+        let mut rows = Vec::with_capacity(2 * HELD as usize);
+        for place in held {
+            let client = (nth_neighbour(self.plan.stranger, place >> 8), 1 + (place & 0xff) as u16);
+            let inside = Flow::udp(client, backend);
+            let wire = Flow::udp((self.plan.node, SNAT_PORTS.start + place as u16), backend);
+            rows.push(self.lasting(EGRESS, Role::SNAT, inside, wire));
+            rows.push(self.lasting(INGRESS, Role::REV_SNAT, wire.reversed(), inside.reversed()));
+        }
+        rows
+    }
+
+    fn lasting(&self, hook: u8, role: Role, from: Flow, to: Flow) -> (CtKey<A>, CtEntry<A>) {
+        let flags = flags::SNAT | flags::LASTING;
+        let mut row = CtEntry { role: role.0, flags, service: LASTING, ..CtEntry::default() };
+        row.set_target(&self.tuple(to));
+        (CtKey::new(&self.tuple(from), hook), row)
     }
 
     fn tuple(&self, flow: Flow) -> Tuple<A> {

@@ -34,12 +34,14 @@ pub(crate) struct Row {
 /// Runs all cases `rounds` times.
 pub(crate) fn all(rig: &mut Rig, cases: &[Case], rounds: u32) -> Result<Vec<Row>> {
     for case in cases {
+        rig.prepare(case);
         check(rig, case)?;
     }
     let mut samples = vec![Vec::new(); cases.len()];
     for round in 0..rounds {
         for (case, samples) in cases.iter().zip(&mut samples) {
             rig.forget_new_connections()?;
+            rig.prepare(case);
             let noop = time(rig, case, round, true)?;
             samples.push((time(rig, case, round, false)?, noop));
         }

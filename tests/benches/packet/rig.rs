@@ -24,8 +24,8 @@ use crate::{
     uplink::Uplink,
 };
 
-/// Enough for every connection of a case.
-const CONNTRACK: u32 = 16_384;
+/// Enough for every connection of a case, and those that hold source ports.
+const CONNTRACK: u32 = 131_072;
 /// Test runs of tc programs pass this device.
 const LOOPBACK: u32 = 1;
 
@@ -48,8 +48,6 @@ impl Rig {
             neighbour replace 2001:db8::9 lladdr 02:00:00:00:00:02 dev uplink nud permanent")?;
         let (tc_noop, xdp_noop) = (bpf::noop(Kind::Tc)?, bpf::noop(Kind::Xdp)?);
         let mut bench = Bench::with_conntrack(CONNTRACK);
-        // The rows lead to and fro, and have no pairs: as while maps are replaced, nobody is to miss those.
-        bench.set_flag(HANDOVER, true);
         let [v4, v6] = plans();
         let (route_v4, route_v6) =
             (bpf::route(v4.backend, uplink.ifindex)?, bpf::route(v6.backend, uplink.ifindex)?);
@@ -61,12 +59,14 @@ impl Rig {
     }
 
     /// All cases, with the rows they need.
-    pub(crate) fn cases(&self) -> Result<Vec<Case>> {
+    pub(crate) fn cases(&mut self) -> Result<Vec<Case>> {
         let [v4, v6] = plans();
         let (map, filter) = (self.map("conntrack_v4")?, self.map("address_filter_v4")?);
         let four = Family { name: "IPv4", plan: v4, addr: v4_of, map, filter };
         let (map, filter) = (self.map("conntrack_v6")?, self.map("address_filter_v6")?);
         let six = Family { name: "IPv6", plan: v6, addr: v6_of, map, filter };
+        self.bench.maps.v4().put_conntrack(&four.held_ports())?;
+        self.bench.maps.v6().put_conntrack(&six.held_ports())?;
         let mut cases = Vec::new();
         for hook in [Hook::Ingress, Hook::Egress, Hook::Xdp] {
             cases.extend(four.cases(hook)?);
@@ -97,6 +97,12 @@ impl Rig {
             Kind::Tc => self.tc_noop.as_fd(),
             Kind::Xdp => self.xdp_noop.as_fd(),
         }
+    }
+
+    /// Rows that lead to and fro have no pairs: as while maps are replaced, nobody is to miss those. Only then
+    /// does no connection give its port away.
+    pub(crate) fn prepare(&mut self, case: &Case) {
+        self.bench.set_flag(HANDOVER, !case.is_dense);
     }
 
     /// Deletes the rows of connections that measuring has opened. Cases open the same ones, and
