@@ -15,10 +15,10 @@ impl<A> CtEntry<A> {
     #[inline(always)]
     pub fn gives_way(&self, reply: &Self, proto: u8) -> bool {
         match proto {
-            proto::TCP => matches!(
-                TcpState::of(self.tcp_flags, reply.tcp_flags),
-                TcpState::Opening | TcpState::Answered | TcpState::Closed | TcpState::Reset
-            ),
+            proto::TCP => {
+                let state = TcpState::of(self.tcp_flags, reply.tcp_flags);
+                state.has_ended() || matches!(state, TcpState::Opening | TcpState::Answered)
+            }
             proto::UDP => (self.flags | reply.flags) & flags::LASTING == 0,
             // An association is silent for long between heartbeats.
             _ => reply.packets == 0,

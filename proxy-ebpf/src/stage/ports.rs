@@ -13,7 +13,11 @@ use proxy_common::{
     },
 };
 
-use super::{conntrack::ticks, lost, retire::retire_all};
+use super::{
+    conntrack::ticks,
+    lost,
+    retire::{retire_all, settle},
+};
 use crate::maps::{self, Room, Tables};
 
 /// Ports that are looked at before a connection that gives way loses its own, for the one that has been
@@ -111,6 +115,7 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
         None => search.found = maps::conntrack_claim(key, row).into(),
         Some(known) if round == 0 && known.role == row.role && known.becomes_as(row) => {
             row.flags |= ANY_REPLY;
+            settle(known);
             search.found = maps::conntrack_put(key, row).is_ok().into();
         }
         Some(known) => {

@@ -103,23 +103,15 @@ impl Usage {
     }
 
     fn add_live<A: MapAddr>(&mut self, rows: &Rows<A>) {
-        // Those that no service has are of nobody's use.
-        for (key, entry) in rows.conntrack.iter().filter(|(_, entry)| entry.service != 0) {
-            let role = Role(entry.role);
-            let counts = self.at(CounterKey {
-                service: entry.service,
-                backend: entry.backend,
-                kind: u32::from(entry.kind),
-            });
-            if role.is_primary() {
-                counts.in_packets += entry.packets;
-                counts.in_bytes += entry.bytes;
+        for (key, entry) in &rows.conntrack {
+            // Those that no service has are of nobody's use.
+            let Some(counted) = entry.counter_key() else { continue };
+            let counts = self.at(counted);
+            counts.add_traffic(&entry.traffic());
+            if Role(entry.role).is_primary() {
                 let opening = matches!(state(rows, key, entry), Some(TcpState::SynSent | TcpState::SynRecv));
                 let open = !opening && is_open(rows, key, entry);
                 *(if open { &mut counts.connections } else { &mut counts.inactive }) += 1;
-            } else if role == Role::REV_DNAT || role == Role::REV_HOST {
-                counts.out_packets += entry.packets;
-                counts.out_bytes += entry.bytes;
             }
         }
     }

@@ -193,16 +193,18 @@ fn none_is_had_again_while_maps_are_replaced() {
     }
 }
 
+/// What the backend's connections have carried.
+fn carried<A: KernelAddr>(maps: &impl FamilyMaps<A>) -> Traffic {
+    let mut sum = Traffic::default();
+    maps.each_conntrack(&mut |_, row| sum += row.traffic()).expect("rows");
+    let of_backend = |(key, _): &(CounterKey, _)| key.backend == BACKEND_ID;
+    maps.traffic().expect("traffic").into_iter().filter(of_backend).for_each(|(_, more)| sum += more);
+    sum
+}
+
 /// Programs remove rows, too: none of what they have counted is lost.
 #[test]
 fn what_the_ended_connections_have_carried_is_kept() {
-    fn carried<A: KernelAddr>(maps: &impl FamilyMaps<A>) -> Traffic {
-        let mut sum = Traffic::default();
-        maps.each_conntrack(&mut |_, row| sum += row.traffic()).expect("rows");
-        let of_backend = |(key, _): &(CounterKey, _)| key.backend == BACKEND_ID;
-        maps.traffic().expect("traffic").into_iter().filter(of_backend).for_each(|(_, more)| sum += more);
-        sum
-    }
     let mut bench = bench(2);
     for plan in plans() {
         for number in 0..20 {
@@ -227,7 +229,8 @@ fn that_of_a_process_of_the_host_is_had_again() {
         with_ports(bench, 1);
         for plan in plans() {
             let mut wires = BTreeSet::new();
-            for number in 0..3 {
+            // The last one opens its connection anew.
+            for number in [0, 1, 2, 2] {
                 let flow = Flow::tcp((plan.node, 50000 + number), (plan.cluster_ip, 80));
                 let wire = checked(&bench.egress_of_host(&frame(flow, SYN)).packet);
                 wires.insert(wire.src.1);
@@ -235,6 +238,8 @@ fn that_of_a_process_of_the_host_is_had_again() {
                 pass(bench, &[(Hook::OutOfHost, flow, wire)], RST, "the end");
             }
             assert_eq!(wires.len(), 1);
+            let sum = if plan.node.is_ipv4() { carried(bench.maps.v4()) } else { carried(bench.maps.v6()) };
+            assert_eq!((sum.in_packets, sum.out_packets), (4 * 2, 4), "none is lost: {sum:?}");
             forget(bench, |_| true);
         }
         Ok(())

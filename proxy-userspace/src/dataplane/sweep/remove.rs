@@ -18,7 +18,7 @@ use super::{
 };
 use crate::dataplane::{FamilyMaps, MapAddr, MapError, MapStore, Sockets, StaleSocket};
 
-/// Connections whose counts are added to the traffic of backends together.
+/// Backends whose traffic is added to together.
 const BATCH: usize = 256;
 
 impl Survey {
@@ -87,49 +87,37 @@ fn delete_unless_changed<'a, A: MapAddr>(
     let mut count = 0;
     let mut carried = HashMap::new();
     for (keys, unchanged) in connections {
-        if !is_unchanged(maps, keys, &unchanged)? {
-            continue;
-        }
         let taken = take(maps, keys, unchanged, &mut carried);
-        count += 1;
         // What is gone stays counted, also if the rest could not be removed.
-        if taken.is_err() || count % BATCH == 0 {
+        if taken.is_err() || carried.len() >= BATCH {
             maps.add_traffic(&carried.drain().collect::<Vec<_>>())?;
         }
-        taken?;
+        count += usize::from(taken?);
     }
     maps.add_traffic(&Vec::from_iter(carried))?;
     Ok(count)
 }
 
-/// Removes rows that pass the test, and adds what they have counted to `carried`. In the place of one that
-/// does not, a packet has come since, or a program has entered another connection.
+/// Removes rows if all that are left pass the test, and adds what they have counted to `carried`; false if
+/// one does not. In the place of one that fails it only when it is removed, a packet has come since, or a
+/// program has entered another connection.
 fn take<A: MapAddr>(
     maps: &mut impl FamilyMaps<A>,
     keys: &[CtKey<A>],
     test: impl Fn(&CtEntry<A>) -> bool,
     carried: &mut HashMap<CounterKey, Traffic>,
-) -> Result<(), MapError> {
+) -> Result<bool, MapError> {
+    for key in keys {
+        if maps.conntrack(key)?.is_some_and(|entry| !test(&entry)) {
+            return Ok(false);
+        }
+    }
     for key in keys {
         let Some(entry) = maps.take_conntrack(key)? else { continue };
         if !test(&entry) {
             maps.insert_conntrack(key, &entry)?;
         } else if let Some(key) = entry.counter_key() {
             *carried.entry(key).or_default() += entry.traffic();
-        }
-    }
-    Ok(())
-}
-
-/// True if every row that is left passes the test.
-fn is_unchanged<A: MapAddr>(
-    maps: &impl FamilyMaps<A>,
-    keys: &[CtKey<A>],
-    test: impl Fn(&CtEntry<A>) -> bool,
-) -> Result<bool, MapError> {
-    for key in keys {
-        if maps.conntrack(key)?.is_some_and(|entry| !test(&entry)) {
-            return Ok(false);
         }
     }
     Ok(true)
