@@ -34,6 +34,7 @@ pub(crate) struct Row {
 /// Runs all cases `rounds` times.
 pub(crate) fn all(rig: &mut Rig, cases: &[Case], rounds: u32) -> Result<Vec<Row>> {
     for case in cases {
+        rig.forget_new_connections()?;
         rig.prepare(case);
         check(rig, case)?;
     }
