@@ -24,6 +24,7 @@ use proxy_common::{
         events::{self, Event, Trace},
         fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey},
         frontends::{self, Frontend, FrontendKey},
+        held_ports::{self, HeldPorts, HeldPortsKey},
         node_addresses, service_cidrs,
         service_drops::{self, ServiceDropKey},
         services::{self, ServiceRow},
@@ -35,7 +36,7 @@ use proxy_common::{
     },
 };
 
-pub use self::room::{Room, carried, new_key, new_row, put_refusal, refusal, room, search};
+pub use self::room::{Room, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search};
 use crate::packet::Packet;
 
 mod room;
@@ -53,6 +54,7 @@ type ServiceCidrs<A> = LpmTrie<A, u32, { service_cidrs::CAPACITY as usize }>;
 type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY as usize }>;
 type SourceRanges<A> = LpmTrie<ServiceAddr<A>, u32, { source_ranges::CAPACITY as usize }>;
 type Fragments<A> = LruHashMap<FragmentKey<A>, FragmentRow<A>, { fragments::CAPACITY as usize }>;
+type HeldPortsTable<A> = LruHashMap<HeldPortsKey<A>, HeldPorts, { held_ports::CAPACITY as usize }>;
 type Opened = HashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type Rooms<A> = PerCpuArray<Room<A>, 1>;
 type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
@@ -99,6 +101,7 @@ family! { Ip4:
     socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
     opened = OPENED_V4: Opened;
     traffic = TRAFFIC_V4: TrafficTable;
+    held_ports = HELD_PORTS_V4: HeldPortsTable<Ip4>;
     rooms = ROOM_V4: Rooms<Ip4>;
 }
 
@@ -116,6 +119,7 @@ family! { Ip6:
     socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
     opened = OPENED_V6: Opened;
     traffic = TRAFFIC_V6: TrafficTable;
+    held_ports = HELD_PORTS_V6: HeldPortsTable<Ip6>;
     rooms = ROOM_V6: Rooms<Ip6>;
 }
 
@@ -176,6 +180,7 @@ pub trait Tables: ServiceRange {
     fn socket_flows() -> &'static SocketFlows<Self>;
     fn opened() -> &'static Opened;
     fn traffic() -> &'static TrafficTable;
+    fn held_ports() -> &'static HeldPortsTable<Self>;
     fn rooms() -> &'static Rooms<Self>;
 }
 
@@ -203,11 +208,10 @@ pub fn admit_address<A: Tables>(addr: &A, bits: u64) {
     let Cell { word, shift } = Cell::of(addr);
     let bits = bits << shift;
     if let Some(word) = A::address_filter().get_ptr_mut(word) {
-        // SAFETY: an aligned u64 of the map, which all who write it change by atomic operations; the
-        // standard library has none for this target.
+        // SAFETY: an aligned u64 of the map, which all who write it change by atomic operations.
         unsafe {
             if core::ptr::read_volatile(word) & bits != bits {
-                asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bits, options(nostack));
+                set_bits(word, bits);
             }
         }
     }
@@ -253,6 +257,26 @@ pub fn conntrack_put<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> Result<()
 #[inline(always)]
 pub fn conntrack_remove<A: Tables>(key: &CtKey<A>) -> bool {
     A::conntrack().remove(key).is_ok()
+}
+
+#[inline(always)]
+pub fn held_ports<A: Tables>(key: &HeldPortsKey<A>) -> Option<*mut HeldPorts> {
+    A::held_ports().get_ptr_mut(key)
+}
+
+/// Adds to ports that are held; true if there is a row.
+#[inline(always)]
+pub fn add_held_ports<A: Tables>(key: &HeldPortsKey<A>, more: u64) -> bool {
+    let Some(row) = held_ports(key) else { return false };
+    // SAFETY: an aligned u64 of a map row, which stays in place until the program ends.
+    unsafe { set_bits(&raw mut (*row).held, more) };
+    true
+}
+
+#[inline(always)]
+pub fn put_held_ports<A: Tables>(key: &HeldPortsKey<A>, row: &HeldPorts) {
+    // A port without a hint is looked up.
+    let _ = A::held_ports().insert(key, row, 0);
 }
 
 /// The flags of an address the host owns.
@@ -404,6 +428,14 @@ pub fn add_traffic<A: Tables>(key: &CounterKey, more: &Traffic) {
             return;
         }
     }
+}
+
+/// # Safety
+/// `word` is an aligned u64 of a map row, which stays in place until the program ends.
+#[inline(always)]
+unsafe fn set_bits(word: *mut u64, bits: u64) {
+    // SAFETY: the caller's; the standard library has no atomic operations for this target.
+    unsafe { asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bits, options(nostack)) };
 }
 
 #[inline(always)]

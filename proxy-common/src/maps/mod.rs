@@ -20,6 +20,7 @@ pub mod devices;
 pub mod events;
 pub mod fragments;
 pub mod frontends;
+pub mod held_ports;
 pub mod node_addresses;
 pub mod service_cidrs;
 pub mod service_drops;

@@ -4,6 +4,7 @@
 use proxy_common::maps::{
     conntrack::{CtEntry, CtKey},
     counters::{CounterKey, Traffic},
+    held_ports::HeldPortsKey,
 };
 
 use super::Tables;
@@ -17,6 +18,7 @@ pub struct Room<A> {
     /// Of a row that belongs to the one whose key is above.
     pub other_key: CtKey<A>,
     pub search: Search,
+    pub ports_key: HeldPortsKey<A>,
     pub carried: Carried,
     refusal: Refusal,
 }
@@ -59,6 +61,8 @@ parts! {
     key = new_key: CtKey<A>;
     /// The search for a source port.
     search = search: Search;
+    /// Room for the key of what is known of source ports.
+    ports_key = ports_key: HeldPortsKey<A>;
     /// What a row has counted.
     carried = carried: Carried;
     /// Why a packet is refused.

@@ -10,6 +10,7 @@ pub mod echo;
 pub mod encap;
 pub mod forward;
 pub mod fragments;
+pub mod held_ports;
 pub mod icmp_error;
 pub mod lookup;
 pub mod lost;

@@ -14,7 +14,8 @@ use proxy_common::{
 };
 
 use super::{
-    conntrack::ticks,
+    conntrack::{now, ticks},
+    held_ports::{Known, pass_over, remember},
     lost,
     retire::{retire_all, settle},
 };
@@ -23,23 +24,28 @@ use crate::maps::{self, Room, Tables};
 /// Ports that are looked at before a connection that gives way loses its own, for the one that has been
 /// silent longest to be among them.
 const ENOUGH: u32 = 16;
-/// Ports that are looked at where no connection gives way. Where 1 of 30 ports is free, that is missed
-/// once in 10^15 times.
+/// The search ends earlier at a connection that gives way and has been silent for so long, to a second.
+const LONG_NS: u64 = 2_000_000_000;
+/// Ports that are looked at, or 64 of which are passed over, where no connection gives way.
 const MOST: u32 = 1024;
-
 /// A search for a source port, in the room of this CPU: a program's stack and that of its loops are one.
 #[repr(C)]
 pub struct Search {
-    ports: SourcePorts,
+    pub ports: SourcePorts,
     /// The port of the connection that gives way and has been silent longest, 0 if none does.
     oldest: u32,
     /// Timer ticks since its last packet.
     silent: u32,
+    /// 1 if that is long.
+    is_long: u32,
     found: u32,
+    /// Ports that have been looked at.
+    looked_at: u32,
     /// The timer tick in which there was none.
     in_vain: u32,
     /// While maps are replaced, what a connection has become is known to the other ones.
     may_take: u32,
+    pub known: Known,
 }
 
 /// Gives `forward` a source port, and enters the row that its reply meets at `hook`, which is in the room
@@ -54,6 +60,9 @@ pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(
     let (key, search) = (maps::new_key::<A>(), maps::search::<A>());
     let (Some(key), Some(search)) = (key, search) else { return Err(DropReason::InvalidMapState) };
     key.set(&forward.reversed(), hook);
+    if let Some(ports_key) = maps::ports_key::<A>() {
+        ports_key.set(key);
+    }
     search.ports = of(hash);
     search.may_take = (!lost::is_moving()).into();
     if !(look::<A>() || take_oldest::<A>() || (is_contested::<A>() && look::<A>())) {
@@ -69,10 +78,10 @@ pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(
 fn look<A: Tables>() -> bool {
     let Some(search) = maps::search::<A>() else { return false };
     // Nobody is to make us search on and on.
-    let most = if search.in_vain == ticks() as u32 { ENOUGH } else { MOST };
-    let count = search.ports.count();
-    let rounds = if count < most { count } else { most };
-    (search.oldest, search.silent, search.found) = (0, 0, 0);
+    let rounds = if search.in_vain == ticks() as u32 { ENOUGH } else { MOST };
+    (search.oldest, search.silent, search.is_long) = (0, 0, 0);
+    (search.found, search.looked_at) = (0, 0);
+    search.known = Known::default();
     // SAFETY: the callback takes no context, and nothing that it has of the room is referred to here.
     unsafe { helper::bpf_loop(rounds, try_port::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
     let Some(search) = maps::search::<A>() else { return false };
@@ -108,25 +117,60 @@ fn take_oldest<A: Tables>() -> bool {
 
 /// One round: 1 ends the search.
 extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
-    let Some(Room { row, key, other_key, search, .. }) = maps::room::<A>() else { return 1 };
-    key.dport = search.ports.port();
-    search.ports.advance();
-    match maps::conntrack(key) {
-        None => search.found = maps::conntrack_claim(key, row).into(),
-        Some(known) if round == 0 && known.role == row.role && known.becomes_as(row) => {
-            row.flags |= ANY_REPLY;
-            settle(known);
-            search.found = maps::conntrack_put(key, row).is_ok().into();
-        }
-        Some(known) => {
-            let silent = ticks().wrapping_sub(known.ticks) as u32;
-            let is_older = search.oldest == 0 || silent > search.silent;
-            if search.may_take != 0 && is_older && gives_way(known, key, other_key) {
-                (search.oldest, search.silent) = (key.dport.into(), silent);
-            }
+    let Some(room) = maps::room::<A>() else { return 1 };
+    if room.search.ports.is_over() && !room.search.goes_on() {
+        return 1;
+    }
+    // The first one may be its own already, and is mostly free.
+    if round != 0 && room.search.known.is_of_another(&room.search.ports) {
+        pass_over(room);
+        if room.search.ports.is_empty() {
+            room.search.ports.next_word();
+            return 0;
         }
     }
-    (search.found != 0 || (search.oldest != 0 && round.wrapping_add(1) >= ENOUGH)).into()
+    room.key.dport = room.search.ports.port();
+    match maps::conntrack(&room.key) {
+        None => room.search.found = maps::conntrack_claim(&room.key, &room.row).into(),
+        Some(known) if round == 0 => {
+            if known.role != room.row.role || !known.becomes_as(&room.row) {
+                return 0;
+            }
+            room.row.flags |= ANY_REPLY;
+            settle(known);
+            room.search.found = maps::conntrack_put(&room.key, &room.row).is_ok().into();
+        }
+        Some(known) if room.search.may_take != 0 => {
+            let silent = ticks().wrapping_sub(known.ticks) as u32;
+            if !gives_way(known, &room.key, &mut room.other_key) {
+                remember(room);
+            } else if room.search.oldest == 0 || silent > room.search.silent {
+                (room.search.oldest, room.search.silent) = (room.key.dport.into(), silent);
+                room.search.is_long = (now().wrapping_sub(known.last_seen) > LONG_NS).into();
+            }
+        }
+        Some(_) => {}
+    }
+    room.search.ports.advance();
+    room.search.looked_at += 1;
+    room.search.is_done().into()
+}
+
+impl Search {
+    /// When all ports have come: true if those come again that were passed over.
+    #[inline(always)]
+    fn goes_on(&mut self) -> bool {
+        if self.oldest != 0 || !self.known.doubt() {
+            return false;
+        }
+        self.ports.begin_again();
+        true
+    }
+
+    #[inline(always)]
+    fn is_done(&self) -> bool {
+        self.found != 0 || (self.oldest != 0 && (self.is_long != 0 || self.looked_at >= ENOUGH))
+    }
 }
 
 /// True if the connection whose reply meets `reply` at `own` has no need of its port any more. `other` is

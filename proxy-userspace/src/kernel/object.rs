@@ -94,6 +94,8 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("AFFINITY_V6", "affinity_v6", Some(|c| c.affinity)),
     ("FRAGMENTS_V4", "fragments_v4", None),
     ("FRAGMENTS_V6", "fragments_v6", None),
+    ("HELD_PORTS_V4", "held_ports_v4", None),
+    ("HELD_PORTS_V6", "held_ports_v6", None),
     ("HELD_FRAGMENTS", "held_fragments", None),
     ("SOCK_FLOWS_V4", "socket_flows_v4", Some(|c| c.socket_flows)),
     ("SOCK_FLOWS_V6", "socket_flows_v6", Some(|c| c.socket_flows)),

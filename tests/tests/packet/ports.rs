@@ -1,5 +1,7 @@
 //! Source ports that connections hold no longer, and which of them is had again.
 
+mod dense;
+
 use std::collections::BTreeSet;
 
 use proxy_common::{
