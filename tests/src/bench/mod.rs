@@ -9,6 +9,7 @@ pub mod contender;
 pub mod control;
 pub mod cpus;
 pub mod ends;
+pub mod field;
 pub mod machine;
 pub mod populate;
 pub mod report;

@@ -4,7 +4,6 @@
 //! a moment each. So what disturbs the machine meets all of them, and a ratio is always one of
 //! the same few milliseconds. Medians are over rounds.
 
-mod field;
 mod results;
 mod samples;
 
@@ -12,18 +11,18 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 
-pub use results::{Cell, Missing, Run, Traffic};
+pub use results::{Cell, Run, Traffic};
 
 use super::{
     bounds::{Bounds, Journal, Progress},
     contender::Contender,
     cpus::{self, KeptOff},
     ends::Workload,
+    field::Field,
     machine::Machine,
     populate::populated,
     target::{self, Path},
 };
-use field::Field;
 use samples::Samples;
 
 /// What to measure, and how long.
@@ -120,24 +119,10 @@ fn measure(
     contenders.insert(0, Contender::Direct);
     let cpu = cpus::allowed()?.into_iter().last().context("no CPU")?;
     let (paths, workloads) = (chosen(&options.paths), chosen(&options.workloads));
-    let (mut fields, mut missing) = (Vec::new(), Vec::new());
-    for contender in contenders {
-        let mut field = Field::build(contender, cpu, &control_plane)?;
-        match field.wait(&paths, &workloads, Duration::from_secs(options.patience))? {
-            Ok(time) => {
-                println!(
-                    "{services} Services: {} delivers after {:.1} s",
-                    contender.name(),
-                    time.as_secs_f64()
-                );
-                fields.push(field);
-            }
-            Err(why) => {
-                println!("{services} Services: {}: {why}", contender.name());
-                missing.push(Missing { contender, why });
-            }
-        }
-    }
+    println!("{services} Services:");
+    let patience = Duration::from_secs(options.patience);
+    let (mut fields, missing) =
+        Field::build_all(&contenders, (cpu, &control_plane), (&paths, &workloads), patience)?;
     let ends: Vec<u32> = fields.iter().flat_map(Field::processes).collect();
     let kept_off = KeptOff::new(cpu, &ends)?;
     let mut samples = Samples::default();

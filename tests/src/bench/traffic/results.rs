@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, fs, io::ErrorKind, path::Path as File};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{contender::Contender, ends::Workload, machine::Machine, target::Path};
+use crate::bench::{contender::Contender, ends::Workload, field::Missing, machine::Machine, target::Path};
 
 /// The file of results.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -58,15 +58,6 @@ pub struct Cell {
     pub to_kube_proxy: Option<f64>,
     /// Requests without an answer; their measurements are left out.
     pub failed: u64,
-}
-
-/// A contender that was not measured.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Missing {
-    /// Who.
-    pub contender: Contender,
-    /// Why.
-    pub why: String,
 }
 
 impl Traffic {

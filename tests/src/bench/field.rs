@@ -7,21 +7,31 @@ use std::{
 };
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
+use super::{
+    contender::Contender,
+    ends::{Drive, Driven, Ends, Serve, Workload},
+    target::{self, Path},
+};
 use crate::{
-    bench::{
-        contender::Contender,
-        ends::{Drive, Driven, Ends, Serve, Workload},
-        target::{self, Path},
-    },
     control_plane::{SharedControlPlane, Shown},
     kube_proxy::KubeProxy,
     topology::cluster::{Cluster, Origin, PodLinks},
 };
 
+/// A contender that was not measured.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Missing {
+    /// Who.
+    pub contender: Contender,
+    /// Why.
+    pub why: String,
+}
+
 /// Two nodes, their pods and an outside client, with a proxy on the first node.
 #[derive(Debug)]
-pub(super) struct Field {
+pub struct Field {
     contender: Contender,
     // Processes go before the namespaces they live in.
     /// In the cgroup of each node, and in none.
@@ -34,8 +44,32 @@ pub(super) struct Field {
 }
 
 impl Field {
+    /// Builds a network for each contender. Who does not deliver on all of its paths is missing.
+    pub fn build_all(
+        contenders: &[Contender],
+        (cpu, api): (usize, &Arc<SharedControlPlane>),
+        (paths, workloads): (&[Path], &[Workload]),
+        patience: Duration,
+    ) -> Result<(Vec<Self>, Vec<Missing>)> {
+        let (mut fields, mut missing) = (Vec::new(), Vec::new());
+        for contender in contenders.iter().copied() {
+            let mut field = Self::build(contender, cpu, api)?;
+            match field.wait(paths, workloads, patience)? {
+                Ok(time) => {
+                    println!("{} delivers after {:.1} s", contender.name(), time.as_secs_f64());
+                    fields.push(field);
+                }
+                Err(why) => {
+                    println!("{}: {why}", contender.name());
+                    missing.push(Missing { contender, why });
+                }
+            }
+        }
+        Ok((fields, missing))
+    }
+
     /// Builds the network and starts the contender.
-    pub(super) fn build(contender: Contender, cpu: usize, api: &Arc<SharedControlPlane>) -> Result<Self> {
+    fn build(contender: Contender, cpu: usize, api: &Arc<SharedControlPlane>) -> Result<Self> {
         let mut cluster = Cluster::build_with(2, &contender.settings(), PodLinks::Routed)?;
         if contender.uses_drivers() {
             cluster.wire()?;
@@ -75,18 +109,19 @@ impl Field {
         })
     }
 
-    pub(super) fn contender(&self) -> Contender {
+    /// Whose it is.
+    pub fn contender(&self) -> Contender {
         self.contender
     }
 
     /// The processes that are measured.
-    pub(super) fn processes(&self) -> impl Iterator<Item = u32> {
+    pub fn processes(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().chain([&self.outside]).map(Ends::id)
     }
 
     /// Waits until every path works, and says how long that took since the contender was started;
     /// or why it does not.
-    pub(super) fn wait(
+    fn wait(
         &mut self,
         paths: &[Path],
         workloads: &[Workload],
@@ -116,7 +151,7 @@ impl Field {
     }
 
     /// Sends requests on one path.
-    pub(super) fn drive(
+    pub fn drive(
         &mut self,
         path: Path,
         workload: Workload,
