@@ -74,6 +74,7 @@ impl Field {
         if contender.uses_drivers() {
             cluster.wire()?;
         }
+        target::add_client_addresses(&cluster)?;
         if contender == Contender::Direct {
             target::route_through_first_node(&cluster)?;
         }
@@ -160,9 +161,10 @@ impl Field {
     ) -> Result<Driven> {
         let origin = path.origin();
         let netns = self.cluster.host(origin).0.netns.path();
+        let from = path.sources(&self.cluster);
         let to = path.destinations(self.contender, workload, &self.cluster);
         let nanoseconds = (seconds * 1e9) as u64;
-        let drive = Drive { netns, to, workload, nanoseconds, limit };
+        let drive = Drive { netns, from, to, workload, nanoseconds, limit };
         match origin {
             Origin::Pod(node, _) | Origin::Node(node) => self.nodes[node].drive(drive),
             Origin::Client => self.outside.drive(drive),

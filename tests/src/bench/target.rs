@@ -12,6 +12,9 @@ use crate::topology::cluster::{Cluster, Origin};
 
 /// As many as every other Service has.
 const ENDPOINTS: u8 = 10;
+/// Addresses of a client that has several. One has 64,512 ports towards a NodePort, of which connect(2)
+/// takes every other one first; together they are several times the source ports of a node.
+const CLIENT_ADDRESSES: u8 = 4;
 /// Where the last number of an endpoint's address begins.
 const FIRST_ENDPOINT: u8 = 100;
 
@@ -25,6 +28,7 @@ struct Target {
     /// Index of the pod's node.
     node: u8,
     policy: &'static str,
+    endpoints: u8,
 }
 
 const NEAR: Target = Target {
@@ -33,6 +37,7 @@ const NEAR: Target = Target {
     node_port: 30100,
     node: 0,
     policy: "Cluster",
+    endpoints: ENDPOINTS,
 };
 const FAR: Target = Target {
     name: "far",
@@ -40,6 +45,7 @@ const FAR: Target = Target {
     node_port: 30110,
     node: 1,
     policy: "Cluster",
+    endpoints: ENDPOINTS,
 };
 const KEPT: Target = Target {
     name: "kept",
@@ -47,6 +53,16 @@ const KEPT: Target = Target {
     node_port: 30120,
     node: 0,
     policy: "Local",
+    endpoints: ENDPOINTS,
+};
+/// All connections that are masqueraded share the source ports towards one backend.
+const SINGLE: Target = Target {
+    name: "single",
+    cluster_ip: Ipv4Addr::new(10, 96, 0, 104),
+    node_port: 30130,
+    node: 1,
+    policy: "Cluster",
+    endpoints: 1,
 };
 
 /// A port of a target: what answers behind it.
@@ -67,7 +83,7 @@ const PORTS: [Port; 3] = [
 
 impl Target {
     fn endpoints(self) -> impl Iterator<Item = Ipv4Addr> {
-        (0..ENDPOINTS).map(move |index| endpoint(self.node, index))
+        (0..self.endpoints).map(move |index| endpoint(self.node, index))
     }
 
     fn objects(self) -> [Value; 2] {
@@ -106,7 +122,7 @@ fn endpoint(node: u8, index: u8) -> Ipv4Addr {
 
 /// Everything that has to be written so that requests arrive.
 pub fn objects() -> Vec<Value> {
-    [NEAR, FAR, KEPT].into_iter().flat_map(Target::objects).collect()
+    [NEAR, FAR, KEPT, SINGLE].into_iter().flat_map(Target::objects).collect()
 }
 
 /// Gives the first pod of each node the addresses of its endpoints.
@@ -151,11 +167,25 @@ pub enum Path {
     OutsideKept,
     /// Outside to a NodePort, the backend on another node.
     OutsideRemote,
+    /// The same, from several addresses to a Service with a single endpoint.
+    OutsideSingle,
     /// A pod to a pod's address, and a port of no Service: the proxy has nothing to do.
     PodPod,
 }
 
 impl Path {
+    /// Those on which a request has a cost of its own.
+    pub const USUAL: [Self; 8] = [
+        Self::PodLocal,
+        Self::PodRemote,
+        Self::HostLocal,
+        Self::HostRemote,
+        Self::OutsideLocal,
+        Self::OutsideKept,
+        Self::OutsideRemote,
+        Self::PodPod,
+    ];
+
     /// As options and reports name it.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
@@ -166,7 +196,9 @@ impl Path {
         match self {
             Self::PodLocal | Self::PodRemote | Self::PodPod => Origin::Pod(0, 1),
             Self::HostLocal | Self::HostRemote => Origin::Node(0),
-            Self::OutsideLocal | Self::OutsideKept | Self::OutsideRemote => Origin::Client,
+            Self::OutsideLocal | Self::OutsideKept | Self::OutsideRemote | Self::OutsideSingle => {
+                Origin::Client
+            }
         }
     }
 
@@ -175,6 +207,7 @@ impl Path {
             Self::PodLocal | Self::HostLocal | Self::OutsideLocal | Self::PodPod => NEAR,
             Self::OutsideKept => KEPT,
             Self::PodRemote | Self::HostRemote | Self::OutsideRemote => FAR,
+            Self::OutsideSingle => SINGLE,
         }
     }
 
@@ -186,7 +219,15 @@ impl Path {
             Contender::ShuntHost => matches!(self, Self::HostLocal | Self::HostRemote),
             Contender::ShuntOff => self.origin() == Origin::Pod(0, 1),
             Contender::ShuntXdp => self.origin() == Origin::Client,
-            _ => self == Self::OutsideRemote,
+            _ => matches!(self, Self::OutsideRemote | Self::OutsideSingle),
+        }
+    }
+
+    /// By which addresses the client dials, in turn; by the one that its routes say, if there are none.
+    pub fn sources(self, cluster: &Cluster) -> Vec<IpAddr> {
+        match self {
+            Self::OutsideSingle => client_addresses(cluster).map(IpAddr::from).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -211,13 +252,29 @@ impl Path {
     }
 }
 
+/// Those of the outside client.
+fn client_addresses(cluster: &Cluster) -> impl Iterator<Item = Ipv4Addr> {
+    let first = cluster.client.v4.to_bits();
+    (0..u32::from(CLIENT_ADDRESSES)).map(move |index| Ipv4Addr::from_bits(first + index))
+}
+
+/// Gives the outside client the addresses that it lacks.
+pub fn add_client_addresses(cluster: &Cluster) -> Result<()> {
+    for address in client_addresses(cluster).skip(1) {
+        cluster.client.netns.ip(&format!("address add {address}/24 dev eth0"))?;
+    }
+    Ok(())
+}
+
 /// Makes clients reach pods of both nodes through the first node, there and back, as they do by a
 /// NodePort of the first node that masquerades.
 pub fn route_through_first_node(cluster: &Cluster) -> Result<()> {
-    let [first, client] = [cluster.nodes[0].host.v4, cluster.client.v4];
+    let first = cluster.nodes[0].host.v4;
     cluster.client.netns.ip(&format!("route add 10.244.0.0/16 via {first}"))?;
     for node in &cluster.nodes[1..] {
-        node.host.netns.ip(&format!("route add {client}/32 via {first}"))?;
+        for client in client_addresses(cluster) {
+            node.host.netns.ip(&format!("route add {client}/32 via {first}"))?;
+        }
     }
     Ok(())
 }

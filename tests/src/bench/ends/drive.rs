@@ -3,11 +3,13 @@
 use std::{
     fs::File,
     io::{self, Read as _, Write as _},
-    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
+use socket2::{Domain, Socket, Type};
 
 use super::{Drive, Driven, Workload};
 use crate::{
@@ -35,11 +37,11 @@ pub(super) fn run(drive: &Drive) -> Result<Driven> {
             Workload::TcpConnect => each(drive, connect_and_ask),
             Workload::UdpFlow => each(drive, new_flow),
             Workload::TcpRequest => match TcpStream::connect(drive.to[0]).and_then(prepared) {
-                Ok(mut stream) => each(drive, |_| timed(|| ask(&mut stream))),
+                Ok(mut stream) => each(drive, |_, _| timed(|| ask(&mut stream))),
                 Err(_) => none(),
             },
-            Workload::UdpRequest => match datagrams(drive.to[0]) {
-                Ok(socket) => each(drive, |_| timed(|| exchange(&socket))),
+            Workload::UdpRequest => match datagrams(drive.to[0], None) {
+                Ok(socket) => each(drive, |_, _| timed(|| exchange(&socket))),
                 Err(_) => none(),
             },
             Workload::TcpStream => stream(drive).unwrap_or_else(|_| none()),
@@ -52,13 +54,18 @@ fn none() -> Driven {
 }
 
 /// Repeats a request, which tells how long what counts of it took.
-fn each(drive: &Drive, mut request: impl FnMut(SocketAddr) -> io::Result<Duration>) -> Driven {
+fn each(
+    drive: &Drive,
+    mut request: impl FnMut(SocketAddr, Option<IpAddr>) -> io::Result<Duration>,
+) -> Driven {
     let limit = drive.limit.unwrap_or(u64::MAX);
     let (mut times, mut failed) = (Vec::new(), 0);
     let length = Duration::from_nanos(drive.nanoseconds);
+    let sources: Vec<_> = drive.from.iter().copied().map(Some).collect();
+    let sources = if sources.is_empty() { vec![None] } else { sources };
     let begin = Instant::now();
-    for to in drive.to.iter().cycle() {
-        match request(*to) {
+    for (to, from) in drive.to.iter().cycle().zip(sources.iter().cycle()) {
+        match request(*to, *from) {
             Ok(time) => times.push(time.as_nanos() as f64),
             Err(_) => failed += 1,
         }
@@ -83,12 +90,22 @@ fn timed(work: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
     work().map(|()| begin.elapsed())
 }
 
-fn connect_and_ask(to: SocketAddr) -> io::Result<Duration> {
+fn connect_and_ask(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
     let begin = Instant::now();
-    let stream = TcpStream::connect(to)?;
+    let stream = connect(to, from)?;
     let time = begin.elapsed();
     ask(&mut prepared(stream)?)?;
     Ok(time)
+}
+
+fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    let Some(from) = from else { return TcpStream::connect(to) };
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    // bind(2) would want a port that nobody has towards any destination, and none in TIME-WAIT.
+    setsockopt(&socket, IpBindAddressNoPort, &true)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
 }
 
 fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
@@ -102,13 +119,13 @@ fn ask(stream: &mut TcpStream) -> io::Result<()> {
     stream.read_exact(&mut answer)
 }
 
-fn new_flow(to: SocketAddr) -> io::Result<Duration> {
-    timed(|| exchange(&datagrams(to)?))
+fn new_flow(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
+    timed(|| exchange(&datagrams(to, from)?))
 }
 
 /// Connected, as resolvers have it.
-fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+fn datagrams(to: SocketAddr, from: Option<IpAddr>) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), 0))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.connect(to)?;
     Ok(socket)

@@ -58,6 +58,8 @@ impl Workload {
 pub struct Drive {
     /// Where the client's sockets are.
     pub netns: PathBuf,
+    /// Addresses that new connections and flows come from, in turn; none leaves it to the kernel.
+    pub from: Vec<IpAddr>,
     /// Where requests go, in turn.
     pub to: Vec<SocketAddr>,
     /// What they are.

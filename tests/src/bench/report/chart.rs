@@ -23,17 +23,6 @@ const HIGHEST: f64 = 2.5;
 const LOWEST: f64 = 0.9;
 const SIZE: (u32, u32) = (1280, 640);
 
-const PATHS: [Path; 8] = [
-    Path::PodLocal,
-    Path::PodRemote,
-    Path::HostLocal,
-    Path::HostRemote,
-    Path::OutsideLocal,
-    Path::OutsideKept,
-    Path::OutsideRemote,
-    Path::PodPod,
-];
-
 const LINES: [(Contender, RGBColor); 9] = [
     (Contender::Iptables, RGBColor(204, 51, 17)),
     (Contender::IptablesLegacy, RGBColor(221, 170, 51)),
@@ -50,7 +39,7 @@ const LINES: [(Contender, RGBColor); 9] = [
 pub(super) fn draw(traffic: &Traffic, file: &File) -> Result<()> {
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(|error| anyhow!("{error}"))?;
-    for (panel, path) in area.split_evenly((2, 4)).iter().zip(PATHS) {
+    for (panel, path) in area.split_evenly((2, 4)).iter().zip(Path::USUAL) {
         // The library's errors borrow from the area.
         draw_panel(panel, traffic, path).map_err(|error| anyhow!("draw {}: {error}", path.name()))?;
     }

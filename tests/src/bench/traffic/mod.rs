@@ -10,6 +10,7 @@ mod samples;
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum as _;
 
 pub use results::{Cell, Run, Traffic};
 
@@ -40,7 +41,7 @@ pub struct Options {
     /// Who is measured beside `direct`; all, if none is named.
     #[arg(long, value_delimiter = ',', value_enum)]
     contenders: Vec<Contender>,
-    /// From where to where; all, if none is named.
+    /// From where to where; all but `outside-single`, if none is named.
     #[arg(long, value_delimiter = ',', value_enum)]
     paths: Vec<Path>,
     /// Kinds of requests; all, if none is named.
@@ -66,9 +67,9 @@ impl Options {
     }
 }
 
-/// What is named, or everything, in the order of the type.
-fn chosen<T: clap::ValueEnum + Clone + Ord>(named: &[T]) -> Vec<T> {
-    let mut chosen = if named.is_empty() { T::value_variants().to_vec() } else { named.to_vec() };
+/// What is named, or else all of these, in the order of the type.
+fn chosen<T: Clone + Ord>(named: &[T], all: &[T]) -> Vec<T> {
+    let mut chosen = if named.is_empty() { all.to_vec() } else { named.to_vec() };
     chosen.sort();
     chosen.dedup();
     chosen
@@ -114,11 +115,12 @@ fn measure(
 ) -> Result<Run> {
     let control_plane = populated(services, journal)?;
     control_plane.write(&target::objects())?;
-    let mut contenders = chosen(&options.contenders);
+    let mut contenders = chosen(&options.contenders, Contender::value_variants());
     contenders.retain(|contender| *contender != Contender::Direct);
     contenders.insert(0, Contender::Direct);
     let cpu = cpus::allowed()?.into_iter().last().context("no CPU")?;
-    let (paths, workloads) = (chosen(&options.paths), chosen(&options.workloads));
+    let (paths, workloads) =
+        (chosen(&options.paths, &Path::USUAL), chosen(&options.workloads, Workload::value_variants()));
     println!("{services} Services:");
     let patience = Duration::from_secs(options.patience);
     let (mut fields, missing) =
