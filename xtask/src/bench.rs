@@ -23,6 +23,8 @@ pub(crate) enum Benchmark {
     Traffic,
     /// What changes of Services cost beside kube-proxy
     Control,
+    /// What holds under load that lasts: source ports over time
+    Load,
     /// Write the pages of what was measured
     Report,
     /// Fill the cache with the data of API servers that have many Services
@@ -48,6 +50,7 @@ pub(crate) fn exec(
         Some(Benchmark::Plan) => return cargo_bench(workspace, "plan", &[], args),
         Some(Benchmark::Traffic) => vec![("traffic", args.to_vec())],
         Some(Benchmark::Control) => vec![("control", args.to_vec())],
+        Some(Benchmark::Load) => vec![("load", args.to_vec())],
         Some(Benchmark::Report) => vec![("report", args.to_vec())],
         Some(Benchmark::Populate) => vec![("populate", args.to_vec())],
         None => everything(args, |step| workspace.cache().join(format!("bench-{step}.json")).exists())?,

@@ -74,7 +74,7 @@ enum Task {
         /// What to measure; without it traffic and control at every number of Services, and the
         /// report.
         what: Option<bench::Benchmark>,
-        /// Most memory of everything that traffic and control start: a share of the machine's, as 60%, an
+        /// Most memory of everything that traffic, control and load start: a share of the machine's, as 60%, an
         /// amount, as 8G or 4096M, or "none".
         #[arg(long, value_name = "LIMIT", default_value = "60%")]
         memory: memory::Memory,

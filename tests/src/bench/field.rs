@@ -1,12 +1,13 @@
 //! One contender's network.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -149,6 +150,22 @@ impl Field {
         };
         eprintln!("{words}");
         format!("{} is not served after {} s", path.name(), patience.as_secs())
+    }
+
+    /// What shunt has dropped on the first node since it was started, by reason.
+    pub fn drops(&self) -> Result<Option<BTreeMap<String, u64>>> {
+        #[derive(Deserialize)]
+        struct Row {
+            reason: String,
+            count: u64,
+        }
+        if !self.contender.is_shunt() {
+            return Ok(None);
+        }
+        let node = &self.cluster.nodes[0];
+        let list = node.agent.shunt(&node.host.netns, &["drop", "list", "-o", "json"])?;
+        let rows: Vec<Row> = serde_json::from_str(&list).context("read the list of drops")?;
+        Ok(Some(rows.into_iter().map(|row| (row.reason, row.count)).collect()))
     }
 
     /// Sends requests on one path.

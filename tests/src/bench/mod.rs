@@ -1,8 +1,9 @@
 //! The benchmarks that compare: the same networks without a proxy, with the real kube-proxy and
 //! with shunt, side by side in one run.
 //!
-//! [`traffic`] measures what requests cost, [`control`] what changes of Services cost, [`report`]
-//! writes both down. [`bounds`] keeps them from filling the machine. How, and what the figures mean, is told in `docs/benchmarks/method.md`.
+//! [`traffic`] measures what requests cost, [`control`] what changes of Services cost, [`load`] what holds
+//! under load that lasts; [`report`] writes it down. [`bounds`] keeps them from filling the machine. How, and
+//! what the figures mean, is told in `docs/benchmarks/method.md`.
 
 pub mod bounds;
 pub mod contender;
@@ -10,6 +11,7 @@ pub mod control;
 pub mod cpus;
 pub mod ends;
 pub mod field;
+pub mod load;
 pub mod machine;
 pub mod populate;
 pub mod report;

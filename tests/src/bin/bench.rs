@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use tests::bench::{control, ends, populate, report, traffic};
+use tests::bench::{control, ends, load, populate, report, traffic};
 
 /// Measure shunt beside kube-proxy and beside no proxy at all.
 #[derive(Parser)]
@@ -19,6 +19,8 @@ enum Task {
     Traffic(traffic::Options),
     /// What changes of Services cost.
     Control(control::Options),
+    /// What holds under load that lasts.
+    Load(load::Options),
     /// Write pages and charts of the results.
     Report {
         /// Where the results are, and where the pages go.
@@ -40,6 +42,7 @@ fn main() -> Result<()> {
     match Args::parse().task {
         Task::Traffic(options) => traffic::run(&options),
         Task::Control(options) => control::run(&options),
+        Task::Load(options) => load::run(&options),
         Task::Report { out } => report::write(&out),
         Task::Populate(options) => populate::populate(&options.services),
         Task::Ends { cpu } => ends::work(cpu),

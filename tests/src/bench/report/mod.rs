@@ -2,6 +2,7 @@
 //! made again at any time.
 
 mod chart;
+mod load;
 mod summary;
 mod traffic;
 
@@ -11,6 +12,7 @@ use anyhow::{Context as _, Result};
 
 use super::{
     control,
+    load::Load,
     traffic::{Cell, Traffic},
 };
 
@@ -30,7 +32,12 @@ pub fn write(folder: &Path) -> Result<()> {
         let machine = traffic.as_ref().map(|traffic| traffic.machine.describe()).unwrap_or_default();
         put(folder, "control.md", &control::markdown(changes, &machine))?;
     }
-    put(folder, "README.md", &summary::page(traffic.as_ref(), changes.is_some()))
+    let load = Load::read(&folder.join("load.json"))?;
+    let load = Some(load).filter(|load| !load.ports.is_empty());
+    if let Some(load) = &load {
+        put(folder, "load.md", &load::page(load))?;
+    }
+    put(folder, "README.md", &summary::page(traffic.as_ref(), changes.is_some(), load.is_some()))
 }
 
 fn put(folder: &Path, name: &str, text: &str) -> Result<()> {

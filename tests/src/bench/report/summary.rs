@@ -36,7 +36,7 @@ const GOALS: [Goal; 12] = [
 ];
 
 /// The page.
-pub(super) fn page(traffic: Option<&Traffic>, changes: bool) -> String {
+pub(super) fn page(traffic: Option<&Traffic>, changes: bool, load: bool) -> String {
     let mut text = "# Benchmarks\n\nshunt beside the real kube-proxy and beside no proxy, in one run. \
                     [How](method.md), and [what limits the figures](../performance.md).\n\n"
         .to_owned();
@@ -46,6 +46,10 @@ pub(super) fn page(traffic: Option<&Traffic>, changes: bool) -> String {
     if changes {
         text +=
             "- [Changes](control.md): how long it takes until a change is in force, and what that costs.\n";
+    }
+    if load {
+        text +=
+            "- [Load](load.md): connections for minutes to one backend, and the source ports they take.\n";
     }
     let Some(traffic) = traffic else { return text };
     let services: Vec<String> = traffic.runs.iter().map(|run| grouped(run.services)).collect();

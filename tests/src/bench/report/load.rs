@@ -1,0 +1,42 @@
+//! The page of load.
+
+use super::{head, row};
+use crate::bench::load::{self, Load, Span, Stretch};
+
+/// All tables.
+pub(super) fn page(load: &Load) -> String {
+    let mut text = format!(
+        "# Load\n\n{}\n\nHow it was measured: [method](method.md#load).\n\n## Source ports\n\n\
+         Requests through a NodePort to one backend on another node, one after the other for minutes, over \
+         those of `direct` in the same time.\n\n",
+        load.machine.describe()
+    );
+    text += &head(&load::NAMES.map(String::from));
+    text.extend(load.ports.iter().map(|stretch| row(load::cells(stretch))));
+    for missing in &load.missing {
+        text += &format!("\nNot measured: {}, for {}.\n", missing.contender.name(), missing.why);
+    }
+    text += "\nBy minute: requests per second / over those of `direct` / median and 99th percentile of the time \
+             to connect in µs, for `udp-flow` of the request.\n\n";
+    text + &minutes(&load.ports)
+}
+
+/// A row for each minute, a column for each contender.
+fn minutes(stretches: &[Stretch]) -> String {
+    let name = |stretch: &Stretch| format!("{} {}", stretch.contender.name(), stretch.workload.name());
+    let names: Vec<_> = ["minute".to_owned()].into_iter().chain(stretches.iter().map(name)).collect();
+    let columns: Vec<Vec<Span>> = stretches.iter().map(Stretch::minutes).collect();
+    let most = columns.iter().map(Vec::len).max().unwrap_or_default();
+    let mut text = head(&names);
+    for minute in 0..most {
+        let cells = columns.iter().map(|column| column.get(minute).map(cell).unwrap_or_default());
+        text += &row([(minute + 1).to_string()].into_iter().chain(cells));
+    }
+    text
+}
+
+fn cell(span: &Span) -> String {
+    let Span { rate, to_direct, p50_micros, p99_micros, failed, .. } = span;
+    let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
+    format!("{rate:.0} / {to_direct:.2} / {p50_micros:.0} and {p99_micros:.0}{failed}")
+}
