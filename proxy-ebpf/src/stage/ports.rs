@@ -28,6 +28,9 @@ const ENOUGH: u32 = 16;
 const LONG_NS: u64 = 2_000_000_000;
 /// Ports that are looked at, or 64 of which are passed over, where no connection gives way.
 const MOST: u32 = 1024;
+/// How often it is searched where another CPU is faster.
+const ATTEMPTS: u32 = 3;
+
 /// A search for a source port, in the room of this CPU: a program's stack and that of its loops are one.
 #[repr(C)]
 pub struct Search {
@@ -65,12 +68,18 @@ pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(
     }
     search.ports = of(hash);
     search.may_take = (!lost::is_moving()).into();
-    if !(look::<A>() || take_oldest::<A>() || (is_contested::<A>() && look::<A>())) {
-        return Err(DropReason::SnatPortsExhausted);
+    // Other CPUs may claim the ports that are found.
+    for _ in 0..ATTEMPTS {
+        if look::<A>() || take_oldest::<A>() {
+            let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+            forward.sport = key.dport;
+            return Ok(());
+        }
+        if !is_contested::<A>() {
+            break;
+        }
     }
-    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
-    forward.sport = key.dport;
-    Ok(())
+    Err(DropReason::SnatPortsExhausted)
 }
 
 /// Looks at ports; true if one is claimed.
@@ -82,6 +91,7 @@ fn look<A: Tables>() -> bool {
     (search.oldest, search.silent, search.is_long) = (0, 0, 0);
     (search.found, search.looked_at) = (0, 0);
     search.known = Known::default();
+    search.ports.begin_again();
     // SAFETY: the callback takes no context, and nothing that it has of the room is referred to here.
     unsafe { helper::bpf_loop(rounds, try_port::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
     let Some(search) = maps::search::<A>() else { return false };

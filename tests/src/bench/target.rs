@@ -174,7 +174,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// Those on which a request has a cost of its own.
+    /// Those that are compared if none is named.
     pub const USUAL: [Self; 8] = [
         Self::PodLocal,
         Self::PodRemote,

@@ -1,6 +1,7 @@
 //! Source ports that connections hold no longer, and which of them is had again.
 
 mod dense;
+mod race;
 
 use std::collections::BTreeSet;
 
