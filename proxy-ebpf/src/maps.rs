@@ -36,9 +36,15 @@ use proxy_common::{
     },
 };
 
-pub use self::room::{Room, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search};
+pub use self::{
+    count::{add_traffic, count_drop, count_opened, count_refusal},
+    fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
+    room::{Room, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search},
+};
 use crate::packet::Packet;
 
+mod count;
+mod fragment;
 mod room;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
@@ -310,48 +316,6 @@ pub fn put_affinity<A: Tables>(key: &AffinityKey<A>, affinity: &Affinity) {
     let _ = A::affinity().insert(key, affinity, 0);
 }
 
-#[inline(always)]
-pub fn fragment<A: Tables>(key: &FragmentKey<A>) -> Option<&'static FragmentRow<A>> {
-    // SAFETY: as for conntrack rows; fragment rows are replaced as a whole.
-    unsafe { A::fragments().get_ptr(key).map(|p| &*p) }
-}
-
-#[inline(always)]
-pub fn put_fragment<A: Tables>(key: &FragmentKey<A>, row: &FragmentRow<A>) {
-    // Without the row the other fragments are left to the stack.
-    let _ = A::fragments().insert(key, row, 0);
-}
-
-/// Inserts a row only if there is none.
-#[inline(always)]
-pub fn claim_fragment<A: Tables>(key: &FragmentKey<A>, row: &FragmentRow<A>) -> bool {
-    A::fragments().insert(key, row, u64::from(BPF_NOEXIST)).is_ok()
-}
-
-#[inline(always)]
-pub fn held(place: &HeldKey) -> Option<&'static HeldFragment> {
-    // SAFETY: the row stays in place until the program ends; if it is recycled meanwhile, deleting it fails.
-    unsafe { HELD_FRAGMENTS.get_ptr(place).map(|p| &*p) }
-}
-
-/// Inserts a held fragment only if its place is free.
-#[inline(always)]
-pub fn claim_held(place: &HeldKey, fragment: &HeldFragment) -> bool {
-    HELD_FRAGMENTS.insert(place, fragment, u64::from(BPF_NOEXIST)).is_ok()
-}
-
-/// True for the one who deletes it.
-#[inline(always)]
-pub fn delete_held(place: &HeldKey) -> bool {
-    HELD_FRAGMENTS.remove(place).is_ok()
-}
-
-#[inline(always)]
-pub fn held_scratch() -> Option<&'static mut HeldFragment> {
-    // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one that uses it.
-    HELD_SCRATCH.get_ptr_mut(0).map(|p| unsafe { &mut *p })
-}
-
 /// Answers this CPU may still give to refused clients.
 #[inline(always)]
 pub fn reject_budget() -> Option<&'static mut Budget> {
@@ -388,61 +352,12 @@ pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
 }
 
-/// Counts a connection that was opened.
-#[inline(always)]
-pub fn count_opened<A: Tables>(key: &CounterKey) {
-    if let Some(count) = A::opened().get_ptr_mut(key) {
-        return add(count, 1);
-    }
-    // Two CPUs may open the first connections at once; then one of them is not counted.
-    let _ = A::opened().insert(key, &1, u64::from(BPF_NOEXIST));
-}
-
-/// Counts a refusal, also by service; 0 is none.
-#[inline(always)]
-pub fn count_refusal(service: u32, reason: DropReason) {
-    count_drop(reason);
-    let key = ServiceDropKey { service, reason: reason as u32 };
-    if let Some(count) = SERVICE_DROPS.get_ptr_mut(&key) {
-        return add(count, 1);
-    }
-    let _ = SERVICE_DROPS.insert(&key, &1, u64::from(BPF_NOEXIST));
-}
-
-/// Adds what a connection has carried that is over.
-#[inline(always)]
-pub fn add_traffic<A: Tables>(key: &CounterKey, more: &Traffic) {
-    // Another CPU may be faster to insert it.
-    for _ in 0..2 {
-        if let Some(sum) = A::traffic().get_ptr_mut(key) {
-            // SAFETY: fields of a map row, which stays in place until the program ends.
-            unsafe {
-                add(&raw mut (*sum).in_packets, more.in_packets);
-                add(&raw mut (*sum).in_bytes, more.in_bytes);
-                add(&raw mut (*sum).out_packets, more.out_packets);
-                add(&raw mut (*sum).out_bytes, more.out_bytes);
-            }
-            return;
-        }
-        if A::traffic().insert(key, more, u64::from(BPF_NOEXIST)).is_ok() {
-            return;
-        }
-    }
-}
-
 /// # Safety
 /// `word` is an aligned u64 of a map row, which stays in place until the program ends.
 #[inline(always)]
 unsafe fn set_bits(word: *mut u64, bits: u64) {
     // SAFETY: the caller's; the standard library has no atomic operations for this target.
     unsafe { asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bits, options(nostack)) };
-}
-
-#[inline(always)]
-fn add(count: *mut u64, more: u64) {
-    // SAFETY: an aligned u64 of a map row, which stays in place until the program ends; the standard
-    // library has no atomic operations for this target.
-    unsafe { asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) count, in(reg) more, options(nostack)) };
 }
 
 /// What is listened to.
@@ -455,15 +370,6 @@ pub fn trace() -> Option<&'static Trace> {
 #[inline(always)]
 pub fn reserve_event() -> Option<RingBufEntry<Event>> {
     EVENTS.reserve(0)
-}
-
-#[inline(always)]
-pub fn count_drop(reason: DropReason) {
-    if let Some(count) = DROPS.get_ptr_mut(reason as u32) {
-        // SAFETY: the slot belongs to this CPU, and programs on one CPU do not interrupt each other
-        // between the read and the write often enough to matter for a counter.
-        unsafe { *count += 1 };
-    }
 }
 
 /// Goes on in another program, which begins with the packet as it is now; returns only if that
