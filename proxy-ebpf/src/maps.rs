@@ -20,7 +20,7 @@ use proxy_common::{
         conntrack::{self, CtEntry, CtKey},
         counters::{self, CounterKey, Traffic},
         device_status::{self, DeviceStatus},
-        devices::{self, Device},
+        devices::{self, Device, SnatAddresses},
         events::{self, Event, Trace},
         fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey},
         frontends::{self, Frontend, FrontendKey},
@@ -172,7 +172,7 @@ pub struct Budget {
 }
 
 /// The maps of one address family.
-pub trait Tables: ServiceRange {
+pub trait Tables: ServiceRange + SnatAddresses {
     fn address_filter() -> &'static AddressFilter;
     fn frontends() -> &'static Frontends<Self>;
     fn slots() -> &'static Slots;

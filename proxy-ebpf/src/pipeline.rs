@@ -35,13 +35,12 @@ use crate::{
         network::Network,
         output::{self, How, Output},
         select::Refusal,
-        snat::SnatAddress,
     },
 };
 
 /// An address family with everything the stages ask of it.
-pub trait Family: Network + PodRange + SnatAddress {}
-impl<A: Network + PodRange + SnatAddress> Family for A {}
+pub trait Family: Network + PodRange {}
+impl<A: Network + PodRange> Family for A {}
 
 /// What becomes of a packet.
 pub struct Verdict {

@@ -44,10 +44,16 @@ impl SourcePorts {
     /// On to the next one. None comes twice before all have come.
     #[inline(always)]
     pub fn advance(&mut self) {
-        self.left &= self.left.wrapping_sub(1);
-        if self.left == 0 {
+        self.pass();
+        if self.is_empty() {
             self.next_word();
         }
+    }
+
+    /// On to the next one of the present word, if it has more.
+    #[inline(always)]
+    pub fn pass(&mut self) {
+        self.left &= self.left.wrapping_sub(1);
     }
 
     /// Passes over ports of the present word, by their bits; then it may be empty.
@@ -67,8 +73,14 @@ impl SourcePorts {
     pub fn next_word(&mut self) {
         let next = self.word + 1;
         self.word = if next * WORD < self.count { next } else { 0 };
-        self.left = self.all();
         self.begun += 1;
+        self.begin_word();
+    }
+
+    /// Has all ports of the present word come again.
+    #[inline(always)]
+    pub fn begin_word(&mut self) {
+        self.left = self.all();
     }
 
     /// How many words have been begun.
@@ -87,6 +99,7 @@ impl SourcePorts {
     #[inline(always)]
     pub fn begin_again(&mut self) {
         self.begun = 1;
+        self.begin_word();
     }
 
     /// Number of the present word.

@@ -1,19 +1,27 @@
 //! `devices`: hash, interface index → what the datapath must know of the device.
 
 use super::{assert_size, pod};
-use crate::addr::{Ip4, Ip6};
+use crate::addr::{Addr, Ip4, Ip6};
 
 /// Number of devices a node may have.
 pub const CAPACITY: u32 = 16_384;
 
-/// A device of the host. An unspecified SNAT address means that the node has none of that family.
+/// Addresses of a family behind which connections that leave by a device are masqueraded, at most.
+pub const SNAT_ADDRESSES: usize = 8;
+
+/// A device of the host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// Source of masqueraded packets that leave here, as MASQUERADE would choose it.
-    pub snat_v4: Ip4,
+    /// Sources of masqueraded packets that leave here: the one that MASQUERADE would choose, or those of
+    /// `masqueradeAddresses`.
+    pub snat_v4: [Ip4; SNAT_ADDRESSES],
     /// Likewise for IPv6.
-    pub snat_v6: Ip6,
+    pub snat_v6: [Ip6; SNAT_ADDRESSES],
+    /// How many `snat_v4` are; none if the node has no address of the family.
+    pub snat_v4_count: u16,
+    /// Likewise for IPv6.
+    pub snat_v6_count: u16,
     /// Bits of [`flags`].
     pub flags: u32,
     /// Link-layer address, zero where there is none.
@@ -22,6 +30,60 @@ pub struct Device {
     pub vlan: u16,
     /// Interface index of the device under a VLAN device, 0 for any other.
     pub parent: u32,
+}
+
+/// Addresses of one family that a device may have.
+pub trait SnatAddresses: Addr {
+    /// The places of a device's addresses, and how many of them are taken.
+    fn of(device: &Device) -> (&[Self; SNAT_ADDRESSES], u16);
+    /// The same, to be written.
+    fn of_mut(device: &mut Device) -> (&mut [Self; SNAT_ADDRESSES], &mut u16);
+}
+
+impl SnatAddresses for Ip4 {
+    #[inline(always)]
+    fn of(device: &Device) -> (&[Self; SNAT_ADDRESSES], u16) {
+        (&device.snat_v4, device.snat_v4_count)
+    }
+
+    fn of_mut(device: &mut Device) -> (&mut [Self; SNAT_ADDRESSES], &mut u16) {
+        (&mut device.snat_v4, &mut device.snat_v4_count)
+    }
+}
+
+impl SnatAddresses for Ip6 {
+    #[inline(always)]
+    fn of(device: &Device) -> (&[Self; SNAT_ADDRESSES], u16) {
+        (&device.snat_v6, device.snat_v6_count)
+    }
+
+    fn of_mut(device: &mut Device) -> (&mut [Self; SNAT_ADDRESSES], &mut u16) {
+        (&mut device.snat_v6, &mut device.snat_v6_count)
+    }
+}
+
+impl Device {
+    /// Sources of masqueraded packets that leave here.
+    pub fn snat<A: SnatAddresses>(&self) -> &[A] {
+        let (addresses, count) = A::of(self);
+        &addresses[..SNAT_ADDRESSES.min(count.into())]
+    }
+
+    /// Adds one, unless there is no room left.
+    pub fn add_snat<A: SnatAddresses>(&mut self, addr: A) {
+        let (addresses, count) = A::of_mut(self);
+        if let Some(place) = addresses.get_mut(usize::from(*count)) {
+            *place = addr;
+            *count += 1;
+        }
+    }
+
+    /// The same device with this one, too.
+    #[must_use]
+    pub fn with_snat<A: SnatAddresses>(mut self, addr: A) -> Self {
+        self.add_snat(addr);
+        self
+    }
 }
 
 /// Bits of [`Device::flags`].
@@ -55,5 +117,5 @@ pub mod edge {
     pub const LOOPBACK: u32 = 4;
 }
 
-assert_size!(Device = 36);
+assert_size!(Device = 180);
 pod!(Device);

@@ -33,7 +33,7 @@ pub mod source_ranges;
 pub mod tails;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
-pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 4 };
+pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 5 };
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

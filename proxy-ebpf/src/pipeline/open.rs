@@ -172,8 +172,7 @@ fn connect_from_host<P: Packet, A: Family>(
     let owner = Owner::new(frontend, choice.id);
     let row = create::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
     row.ifindex = packet.ifindex();
-    target.src = snat::address::<A>(out)?;
-    ports::claim(&mut target, INGRESS, hash)?;
+    ports::claim_behind(&mut target, out, hash)?;
     row.set_target(&target);
     (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
     conntrack::first(&arrival, parsed, row);

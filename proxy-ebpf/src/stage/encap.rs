@@ -19,7 +19,7 @@ use super::{
     output::{How, Output},
     route::{self, Answer, Route},
     select::Refusal,
-    snat::{self, SnatAddress},
+    snat,
 };
 use crate::packet::Packet;
 
@@ -52,7 +52,7 @@ pub fn encapsulate<P: Packet, A: Network>(
 
 /// Sends the packet to the backend's node, past the stack.
 #[inline(always)]
-pub fn send<P: Packet, A: Network + SnatAddress>(
+pub fn send<P: Packet, A: Network>(
     packet: &P,
     transport: &Transport<A>,
     backend: &A,

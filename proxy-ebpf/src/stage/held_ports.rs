@@ -43,8 +43,14 @@ impl Known {
     #[inline(always)]
     pub fn doubt(&mut self) -> bool {
         let is_first = self.has_passed_over != 0 && self.is_doubted == 0;
-        (self.is_doubted, self.word) = (1, 0);
+        self.is_doubted = 1;
         is_first
+    }
+
+    /// What comes next is another word, or that of another address.
+    #[inline(always)]
+    pub fn forget(&mut self) {
+        self.word = 0;
     }
 }
 

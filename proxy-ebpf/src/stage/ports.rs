@@ -8,7 +8,8 @@ use proxy_common::{
     flow::SourcePorts,
     hash,
     maps::{
-        conntrack::{CtEntry, CtKey, Role, flags::ANY_REPLY},
+        conntrack::{CtEntry, CtKey, INGRESS, Role, flags::ANY_REPLY},
+        held_ports::HeldPortsKey,
         settings::Settings,
     },
 };
@@ -18,6 +19,7 @@ use super::{
     held_ports::{Known, pass_over, remember},
     lost,
     retire::{retire_all, settle},
+    snat,
 };
 use crate::maps::{self, Room, Tables};
 
@@ -26,17 +28,34 @@ use crate::maps::{self, Room, Tables};
 const ENOUGH: u32 = 16;
 /// The search ends earlier at a connection that gives way and has been silent for so long, to a second.
 const LONG_NS: u64 = 2_000_000_000;
-/// Ports that are looked at, or 64 of which are passed over, where no connection gives way.
+/// Ports that are looked at where no connection gives way.
 const MOST: u32 = 1024;
 /// How often it is searched where another CPU is faster.
 const ATTEMPTS: u32 = 3;
+/// Those, and words of which all ports are passed over: as many as eight addresses have by default.
+const ROUNDS: u32 = MOST + 8 * 453;
+/// The source addresses whose ports are tried: 64 of one, then the same of the next.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sources {
+    /// The device that has them, 0 if it is the one that the connection has.
+    device: u32,
+    count: u32,
+    /// The one that comes first.
+    first: u32,
+    /// The present one.
+    index: u32,
+}
 
 /// A search for a source port, in the room of this CPU: a program's stack and that of its loops are one.
 #[repr(C)]
 pub struct Search {
     pub ports: SourcePorts,
+    sources: Sources,
     /// The port of the connection that gives way and has been silent longest, 0 if none does.
     oldest: u32,
+    /// Whose port that is: as [`Sources::index`].
+    oldest_source: u32,
     /// Timer ticks since its last packet.
     silent: u32,
     /// 1 if that is long.
@@ -60,6 +79,28 @@ pub struct Search {
 /// When no port is free and no connection gives way.
 #[inline(always)]
 pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(), DropReason> {
+    let search = maps::search::<A>().ok_or(DropReason::InvalidMapState)?;
+    search.sources = Sources::default();
+    find(forward, hook, hash)
+}
+
+/// The same with the source address, too: one of those that connections leaving by `ifindex` are given. Their
+/// replies come in here.
+///
+/// # Errors
+/// Likewise, and when there is no address.
+#[inline(always)]
+pub fn claim_behind<A: Tables>(forward: &mut Tuple<A>, ifindex: u32, hash: u32) -> Result<(), DropReason> {
+    let search = maps::search::<A>().ok_or(DropReason::InvalidMapState)?;
+    let addresses = snat::Addresses::of(ifindex)?;
+    let first = addresses.first(forward);
+    search.sources = Sources { device: ifindex, count: addresses.count, first, index: first };
+    forward.src = addresses.nth(first)?;
+    find(forward, INGRESS, hash)
+}
+
+#[inline(always)]
+fn find<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(), DropReason> {
     let (key, search) = (maps::new_key::<A>(), maps::search::<A>());
     let (Some(key), Some(search)) = (key, search) else { return Err(DropReason::InvalidMapState) };
     key.set(&forward.reversed(), hook);
@@ -72,10 +113,11 @@ pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(
     for _ in 0..ATTEMPTS {
         if look::<A>() || take_oldest::<A>() {
             let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+            forward.src = key.dst;
             forward.sport = key.dport;
             return Ok(());
         }
-        if !is_contested::<A>() {
+        if !is_contested::<A>() || !begin_again::<A>() {
             break;
         }
     }
@@ -87,11 +129,10 @@ pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(
 fn look<A: Tables>() -> bool {
     let Some(search) = maps::search::<A>() else { return false };
     // Nobody is to make us search on and on.
-    let rounds = if search.in_vain == ticks() as u32 { ENOUGH } else { MOST };
+    let rounds = if search.in_vain == ticks() as u32 { ENOUGH } else { ROUNDS };
     (search.oldest, search.silent, search.is_long) = (0, 0, 0);
     (search.found, search.looked_at) = (0, 0);
     search.known = Known::default();
-    search.ports.begin_again();
     // SAFETY: the callback takes no context, and nothing that it has of the room is referred to here.
     unsafe { helper::bpf_loop(rounds, try_port::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
     let Some(search) = maps::search::<A>() else { return false };
@@ -107,6 +148,15 @@ fn is_contested<A: Tables>() -> bool {
     maps::search::<A>().is_some_and(|search| search.oldest != 0)
 }
 
+/// False if the addresses are gone.
+#[inline(always)]
+fn begin_again<A: Tables>() -> bool {
+    let Some(Room { key, ports_key, search, .. }) = maps::room::<A>() else { return false };
+    search.ports.begin_again();
+    search.sources.begin_again();
+    search.sources.applies(key, ports_key)
+}
+
 /// Ends the connection that gives way soonest, if there is one, and claims its port. False also if another
 /// CPU was faster.
 #[inline(always)]
@@ -116,6 +166,12 @@ fn take_oldest<A: Tables>() -> bool {
         return false;
     }
     key.dport = search.oldest as u16;
+    if search.sources.device != 0 {
+        let source = search.oldest_source;
+        let addr = snat::Addresses::of(search.sources.device).and_then(|addresses| addresses.nth(source));
+        let Ok(addr) = addr else { return false };
+        key.dst = addr;
+    }
     if !retire_all::<A>() {
         return false;
     }
@@ -128,14 +184,13 @@ fn take_oldest<A: Tables>() -> bool {
 /// One round: 1 ends the search.
 extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
     let Some(room) = maps::room::<A>() else { return 1 };
-    if room.search.ports.is_over() && !room.search.goes_on() {
+    if room.search.ports.is_empty() && !goes_on(room) {
         return 1;
     }
     // The first one may be its own already, and is mostly free.
     if round != 0 && room.search.known.is_of_another(&room.search.ports) {
         pass_over(room);
         if room.search.ports.is_empty() {
-            room.search.ports.next_word();
             return 0;
         }
     }
@@ -156,30 +211,70 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
                 remember(room);
             } else if room.search.oldest == 0 || silent > room.search.silent {
                 (room.search.oldest, room.search.silent) = (room.key.dport.into(), silent);
+                room.search.oldest_source = room.search.sources.index;
                 room.search.is_long = (now().wrapping_sub(known.last_seen) > LONG_NS).into();
             }
         }
         Some(_) => {}
     }
-    room.search.ports.advance();
+    room.search.ports.pass();
     room.search.looked_at += 1;
     room.search.is_done().into()
 }
 
-impl Search {
-    /// When all ports have come: true if those come again that were passed over.
-    #[inline(always)]
-    fn goes_on(&mut self) -> bool {
-        if self.oldest != 0 || !self.known.doubt() {
-            return false;
+/// When all ports of a word have come: on to those of the next address, then to the next word, at last to
+/// those that were passed over. False if there are none.
+#[inline(always)]
+fn goes_on<A: Tables>(room: &mut Room<A>) -> bool {
+    let Room { search, key, ports_key, .. } = room;
+    let sources = &mut search.sources;
+    search.known.forget();
+    if sources.advance() {
+        search.ports.begin_word();
+    } else {
+        search.ports.next_word();
+        if search.ports.is_over() {
+            if search.oldest != 0 || !search.known.doubt() {
+                return false;
+            }
+            search.ports.begin_again();
         }
-        self.ports.begin_again();
-        true
+    }
+    sources.applies(key, ports_key)
+}
+
+impl Sources {
+    #[inline(always)]
+    fn begin_again(&mut self) {
+        self.index = self.first;
     }
 
+    /// On to the next one; false if that is the first again.
+    #[inline(always)]
+    fn advance(&mut self) -> bool {
+        self.index = if self.index + 1 < self.count { self.index + 1 } else { 0 };
+        self.index != self.first
+    }
+
+    /// Puts the present one into the keys; false if it is gone.
+    #[inline(always)]
+    fn applies<A: Tables>(self, key: &mut CtKey<A>, ports_key: &mut HeldPortsKey<A>) -> bool {
+        if self.device == 0 {
+            return true;
+        }
+        let addresses = snat::Addresses::of(self.device);
+        let Ok(addr) = addresses.and_then(|addresses| addresses.nth(self.index)) else { return false };
+        (key.dst, ports_key.src) = (addr, addr);
+        true
+    }
+}
+
+impl Search {
     #[inline(always)]
     fn is_done(&self) -> bool {
-        self.found != 0 || (self.oldest != 0 && (self.is_long != 0 || self.looked_at >= ENOUGH))
+        self.found != 0
+            || self.looked_at >= MOST
+            || (self.oldest != 0 && (self.is_long != 0 || self.looked_at >= ENOUGH))
     }
 }
 

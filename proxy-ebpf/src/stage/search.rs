@@ -17,12 +17,7 @@ use proxy_common::{
 };
 
 use super::{
-    affinity, classify,
-    lookup::lookup,
-    lost,
-    network::Network,
-    output, ports, reject, select,
-    snat::{self, SnatAddress},
+    affinity, classify, lookup::lookup, lost, network::Network, output, ports, reject, select, snat,
 };
 use crate::{
     maps::{self, Tables},
@@ -41,7 +36,7 @@ const PORTS: u32 = 4;
 pub fn search<P, A>(packet: &P, parsed: &Parsed<A>, hook: u8) -> bool
 where
     P: Packet,
-    A: Network + classify::PodRange + SnatAddress,
+    A: Network + classify::PodRange,
 {
     if lost::is_moving() {
         return false;
@@ -139,13 +134,15 @@ extern "C" fn try_backend<A: Tables>(round: u32, search: *mut Search<A>) -> i64 
 
 /// Of a process of the host.
 #[inline(always)]
-fn of_host<P: Packet, A: Network + SnatAddress>(packet: &P, own: &Tuple<A>, frontend: &Frontend) -> bool {
+fn of_host<P: Packet, A: Network>(packet: &P, own: &Tuple<A>, frontend: &Frontend) -> bool {
     let Some(range) = select::range(frontend, ClientClass::Node) else { return false };
     let hash = ports::hash(own);
     let slot = slot(range, likely_slot(frontend, range, own, hash));
     let Some(backend) = maps::slot::<A>(slot).and_then(maps::backend::<A>) else { return false };
     let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*own };
-    let Some(addr) = output::route(packet, &target).and_then(snat::address::<A>).ok() else { return false };
+    let Ok(out) = output::route(packet, &target) else { return false };
+    let Ok(addresses) = snat::Addresses::of(out) else { return false };
+    let Ok(addr) = addresses.nth(addresses.first(&target)) else { return false };
     target.src = addr;
     by_any_port(&target, own, (INGRESS, Role::REV_HOST), hash)
 }

@@ -2,10 +2,10 @@
 //! that leaves.
 
 use proxy_common::{
-    Addr, DropReason, Ip4, Ip6, Tuple,
+    DropReason, Tuple,
     maps::{
-        conntrack::{CtEntry, INGRESS, Role, flags},
-        devices::Device,
+        conntrack::{CtEntry, Role, flags},
+        devices::{SNAT_ADDRESSES, SnatAddresses},
     },
 };
 
@@ -15,36 +15,53 @@ use super::{
 };
 use crate::maps::{self, Tables};
 
-/// Addresses a device masquerades behind.
-pub trait SnatAddress: Addr {
-    fn of(device: &Device) -> Self;
+/// Addresses that connections leaving by a device are given.
+pub struct Addresses<A: 'static> {
+    all: &'static [A; SNAT_ADDRESSES],
+    pub count: u32,
 }
 
-impl SnatAddress for Ip4 {
+impl<A: SnatAddresses> Addresses<A> {
+    /// Those of the device `ifindex`.
     #[inline(always)]
-    fn of(device: &Device) -> Self {
-        device.snat_v4
+    pub fn of(ifindex: u32) -> Result<Self, DropReason> {
+        let device = maps::device(ifindex).ok_or(DropReason::NoNodeAddress)?;
+        let (all, count) = A::of(device);
+        Ok(Self { all, count: count.into() })
+    }
+
+    /// One of them; the first one where there are not so many.
+    #[inline(always)]
+    pub fn nth(&self, index: u32) -> Result<A, DropReason> {
+        let place = if index < self.count { index } else { 0 };
+        let addr = self.all[place as usize % SNAT_ADDRESSES];
+        if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
     }
 }
 
-impl SnatAddress for Ip6 {
+impl<A: Tables> Addresses<A> {
+    /// With which of them a connection begins: a client keeps to one towards a backend, as with netfilter.
     #[inline(always)]
-    fn of(device: &Device) -> Self {
-        device.snat_v6
+    pub fn first(&self, forward: &Tuple<A>) -> u32 {
+        if self.count < 2 {
+            return 0;
+        }
+        let hash = ports::hash(&Tuple { sport: 0, dport: 0, proto: 0, ..*forward });
+        // A remainder without a division.
+        ((u64::from(hash) * u64::from(self.count)) >> 32) as u32
     }
 }
 
-/// The address that connections leaving by `ifindex` are given.
+/// The first of those that connections leaving by `ifindex` are given.
 #[inline(always)]
-pub fn address<A: SnatAddress>(ifindex: u32) -> Result<A, DropReason> {
-    let addr = maps::device(ifindex).map(|d| A::of(d)).ok_or(DropReason::NoNodeAddress)?;
-    if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
+pub fn address<A: SnatAddresses>(ifindex: u32) -> Result<A, DropReason> {
+    Addresses::of(ifindex)?.nth(0)
 }
 
 /// Completes a connection whose first packet leaves by `ifindex`. `hash` is that of what
 /// its client sends; `forward` is what that has become.
 #[inline(always)]
-pub fn complete<A: Tables + SnatAddress>(
+pub fn complete<A: Tables>(
     entry: &mut CtEntry<A>,
     forward: &Tuple<A>,
     ifindex: u32,
@@ -56,8 +73,8 @@ pub fn complete<A: Tables + SnatAddress>(
     reply.other_addr = entry.other_addr;
     reply.other_port = entry.other_port;
     reply.other_client_port = entry.other_client_port;
-    let mut target = Tuple { src: address::<A>(ifindex)?, ..*forward };
-    ports::claim(&mut target, INGRESS, hash)?;
+    let mut target = *forward;
+    ports::claim_behind(&mut target, ifindex, hash)?;
     entry.src = target.src;
     entry.sport = target.sport;
     entry.flags = row_flags;

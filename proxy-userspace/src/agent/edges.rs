@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Result;
+use ipnet::IpNet;
 use proxy_common::maps::devices::Device;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -10,8 +11,8 @@ use tracing::{debug, info, warn};
 use crate::{
     config::{Config, InterfacePatterns, interfaces::InterfaceKind},
     kernel::{
-        Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, Netlink, Override, XdpMode,
-        XdpPolicy, XdpStatus,
+        Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, MasqueradeFault, Netlink, Override,
+        XdpMode, XdpPolicy, XdpStatus,
     },
     model::{DetectLocal, SocketLb},
 };
@@ -24,6 +25,8 @@ pub(super) struct Edges {
     devices_failed: bool,
     /// What became of XDP on the devices, as it was last told.
     xdp: Vec<XdpStatus>,
+    /// What stood against `masqueradeAddresses`, to say it once.
+    masquerade: Vec<MasqueradeFault>,
 }
 
 /// What the configuration says about devices.
@@ -32,13 +35,21 @@ struct Policy {
     detect_local: DetectLocal,
     /// Loopback carries packets to NodePorts.
     loopback: bool,
+    /// `masqueradeAddresses`.
+    masquerade: Box<[IpNet]>,
 }
 
 impl Edges {
     /// Nothing attached yet.
     pub(super) fn new(config: &Config) -> Self {
         let policy = Policy::of(config);
-        Self { policy, failed: BTreeSet::new(), devices_failed: false, xdp: Vec::new() }
+        Self {
+            policy,
+            failed: BTreeSet::new(),
+            devices_failed: false,
+            xdp: Vec::new(),
+            masquerade: Vec::new(),
+        }
     }
 
     /// Another configuration counts from the next [`Edges::follow`] on.
@@ -55,6 +66,7 @@ impl Edges {
         host: &Host,
         node_addresses: &[IpAddr],
     ) {
+        self.report_masquerade(host);
         let edges = host.edges(node_addresses, &self.policy);
         let plan = host.xdp_plan(&edges, &self.policy);
         let rows = |policy: &Policy, transmitters| host.devices(node_addresses, policy, transmitters);
@@ -113,6 +125,14 @@ impl Edges {
         self.xdp = statuses;
     }
 
+    fn report_masquerade(&mut self, host: &Host) {
+        let faults = host.masquerade_faults(&self.policy.masquerade);
+        for fault in faults.iter().filter(|fault| !self.masquerade.contains(fault)) {
+            warn!("{fault}");
+        }
+        self.masquerade = faults;
+    }
+
     fn report(&mut self, change: EdgeChange) {
         match change {
             EdgeChange::Attached(edge) => {
@@ -158,6 +178,7 @@ impl Policy {
             patterns: config.interfaces.clone(),
             detect_local: config.model.detect_local.clone(),
             loopback: serves_loopback(config),
+            masquerade: config.model.masquerade_addresses.clone(),
         }
     }
 }
@@ -186,6 +207,10 @@ impl DevicePolicy for Policy {
 
     fn loopback_edge(&self) -> bool {
         self.loopback
+    }
+
+    fn masquerade_ranges(&self) -> &[IpNet] {
+        &self.masquerade
     }
 }
 

@@ -79,7 +79,8 @@ impl PressureWatch {
         let fullest = pressure.snat.iter().max_by(|a, b| a.level().total_cmp(&b.level()));
         let subject = fullest.map_or_else(|| "unknown".into(), |ports| ports.address.to_string());
         let note = format!(
-            "{new} connections were dropped because no source port was left to masquerade them: more backends, externalTrafficPolicy Local or a wider snatPortRange help{}",
+            "{new} connections were dropped because no source port was left to masquerade them: more backends, externalTrafficPolicy Local, a wider \
+             snatPortRange or further masqueradeAddresses help{}",
             fullest.map(|ports| format!("; {}", ports_in_use(ports))).unwrap_or_default()
         );
         let notice = Notice { reason: "SnatPortsExhausted", subject, note };
@@ -107,7 +108,10 @@ fn map_notice(fill: &MapFill) -> Notice {
 
 fn ports_notice(ports: &SnatPorts) -> Notice {
     let subject = format!("{} {}", ports.address, ports.protocol());
-    let note = format!("{}; further connections may find none (snatPortRange)", ports_in_use(ports));
+    let note = format!(
+        "{}; further connections may find none (snatPortRange, masqueradeAddresses)",
+        ports_in_use(ports)
+    );
     Notice { reason: "SnatPortsAlmostExhausted", subject, note }
 }
 

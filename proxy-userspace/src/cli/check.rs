@@ -102,7 +102,9 @@ async fn report(args: &CheckArgs) -> Result<(bool, String)> {
     let hooks = system.cgroup.as_deref().and_then(|cgroup| kernel::socket_hooks(cgroup).ok());
     let ports: Vec<u16> = config.health.iter().chain(&config.metrics).map(|address| address.port()).collect();
     let snat = config.model.snat_port_first..=config.model.snat_port_last;
-    let devices = kernel::device_programs(Pins::new(&config.bpffs), &Netlink::connect()?).await?;
+    let netlink = Netlink::connect()?;
+    let devices = kernel::device_programs(Pins::new(&config.bpffs), &netlink).await?;
+    let host = netlink.host().await?;
     let facts = Facts {
         system,
         hooks: hooks.unwrap_or_default(),
@@ -111,6 +113,7 @@ async fn report(args: &CheckArgs) -> Result<(bool, String)> {
         agent_runs: kernel::is_running(&config.bpffs).unwrap_or(false),
         listeners: kernel::listeners(&ports),
         shared_ports: HostPorts::read()?.shared_with(&snat),
+        masquerade_faults: host.masquerade_faults(&config.model.masquerade_addresses),
         devices,
         config,
     };

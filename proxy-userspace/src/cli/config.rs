@@ -142,6 +142,7 @@ fn effective(config: &Config) -> Value {
         "healthzBindAddress": config.health,
         "metricsBindAddress": config.metrics,
         "bindAddressHardFail": config.bind_hard_fail,
+        "masqueradeAddresses": model.masquerade_addresses,
         "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),
         "nodePortRange": format!("{}-{}", config.node_port_range.start(), config.node_port_range.end()),
         "nodeTaint": config.node_taint.as_ref().map(ToString::to_string),

@@ -111,6 +111,7 @@ fn model(
         answer_echo: shunt.answer_echo,
         loose_tcp: shunt.loose_tcp,
         load_balancer: load_balancer(documents).into(),
+        masquerade_addresses: masquerade_addresses(&shunt.masquerade_addresses, problems),
         snat_port_first: *snat_ports.start(),
         snat_port_last: *snat_ports.end(),
         timeouts: timeouts(file).into(),
@@ -180,6 +181,17 @@ fn node_port_addresses(file: &KubeProxyConfiguration, problems: &mut Problems) -
         ranges.iter_mut().filter_map(|range| own(range).then_some(range)).for_each(|range| *range = NOBODY);
     }
     NodePortAddresses::Ranges(ranges.into())
+}
+
+fn masquerade_addresses(list: &[String], problems: &mut Problems) -> Box<[IpNet]> {
+    let range = |(index, text): (usize, &String)| {
+        let range = addresses::cidr(text);
+        if range.is_none() {
+            problems.add(format!("masqueradeAddresses[{index}]"), format_args!("{text:?} is not a CIDR"));
+        }
+        range
+    };
+    list.iter().enumerate().filter_map(range).collect()
 }
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

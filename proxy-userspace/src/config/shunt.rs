@@ -27,6 +27,8 @@ pub struct ShuntConfiguration {
     pub load_balancer: LoadBalancer,
     /// Whether drivers translate packets before the stack sees them.
     pub xdp: Xdp,
+    /// CIDRs of addresses of the node behind which connections are masqueraded.
+    pub masquerade_addresses: Vec<String>,
     /// `first-last`, the source ports of masqueraded connections.
     pub snat_port_range: String,
     /// `first-last`, the ports from which the API server gives NodePorts
@@ -55,6 +57,7 @@ impl Default for ShuntConfiguration {
             attach: Attach::default(),
             load_balancer: LoadBalancer::default(),
             xdp: Xdp::default(),
+            masquerade_addresses: Vec::new(),
             snat_port_range: "1024-29999".into(),
             node_port_range: "30000-32767".into(),
             node_taint: String::new(),

@@ -126,6 +126,15 @@ fn ports_of_masquerading_and_node_ports_are_kept_apart() {
 }
 
 #[test]
+fn addresses_to_masquerade_behind() {
+    let config = parse(&shunt("masqueradeAddresses: [192.0.2.8/29, '2001:db8::7/128']"));
+    assert_eq!(config.model.masquerade_addresses.len(), 2);
+    assert!(parse(&shunt("")).model.masquerade_addresses.is_empty());
+    let fields = "masqueradeAddresses: [192.0.2.8/29, 192.0.2.1, 'fd00::/129']";
+    assert_eq!(wrong(&shunt(fields)), ["masqueradeAddresses[1]", "masqueradeAddresses[2]"]);
+}
+
+#[test]
 fn kube_proxys_rules_hold() {
     for (fields, expected) in [
         ("bindAddress: 10.10.12.11:2000", &["bindAddress"][..]),

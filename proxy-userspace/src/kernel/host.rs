@@ -1,7 +1,8 @@
 //! The host's devices, addresses and default routes, and what follows from them: which
-//! devices are edges, and behind which address each masquerades. Pure: `netlink.rs` reads,
+//! devices are edges, and behind which addresses each masquerades. Pure: `netlink.rs` reads,
 //! `datapath.rs` acts.
 
+mod masquerade;
 mod xdp;
 
 use std::{
@@ -9,8 +10,13 @@ use std::{
     net::IpAddr,
 };
 
-use proxy_common::maps::devices::{Device, edge, flags};
+use ipnet::IpNet;
+use proxy_common::{
+    addr::{Ip4, Ip6},
+    maps::devices::{Device, edge, flags},
+};
 
+pub use self::masquerade::MasqueradeFault;
 pub use self::xdp::{Elsewhere, Served, XdpPlan, XdpTarget};
 
 use super::{attach::Target, xdp::XdpInForce};
@@ -147,6 +153,8 @@ pub trait DevicePolicy {
     fn leads_to_pods(&self, name: &str, master: Option<&str>) -> bool;
     /// Loopback is an edge too: no socket hook serves host processes.
     fn loopback_edge(&self) -> bool;
+    /// Addresses of the host in these ranges take the place of those that MASQUERADE would choose.
+    fn masquerade_ranges(&self) -> &[IpNet];
 }
 
 /// An edge and its kind.
@@ -235,36 +243,16 @@ impl Host {
             if let Some(Vlan { id, parent: Some(parent), dot1q: true }) = link.vlan {
                 (device.vlan, device.parent) = (id, parent);
             }
-            if let Some(IpAddr::V4(addr)) = self.snat_address(link, node_addresses, IpAddr::is_ipv4) {
-                device.snat_v4 = addr.into();
-            }
-            if let Some(IpAddr::V6(addr)) = self.snat_address(link, node_addresses, IpAddr::is_ipv6) {
-                device.snat_v6 = addr.into();
+            let is_uplink = kind == Some(EdgeKind::Node);
+            for addr in self.masquerade_addresses(link, is_uplink, node_addresses, policy) {
+                match addr {
+                    IpAddr::V4(addr) => device.add_snat(Ip4::from(addr)),
+                    IpAddr::V6(addr) => device.add_snat(Ip6::from(addr)),
+                }
             }
             (link.ifindex, device)
         };
         self.links.values().map(row).collect()
-    }
-
-    /// What MASQUERADE would choose (`inet_select_addr`): an address of the device, else of its
-    /// master, else the node's own, else any of an uplink, else any.
-    fn snat_address(
-        &self,
-        link: &Link,
-        node_addresses: &[IpAddr],
-        family: impl Fn(&IpAddr) -> bool,
-    ) -> Option<IpAddr> {
-        let on = |ifindex: u32| {
-            let mut addrs =
-                self.addresses.iter().filter(move |(i, addr)| *i == ifindex && !addr.is_loopback());
-            addrs.find(|(_, addr)| family(addr)).map(|(_, addr)| *addr)
-        };
-        let owned = || self.addresses.iter().map(|(_, addr)| *addr).filter(|a| family(a) && !a.is_loopback());
-        on(link.ifindex)
-            .or_else(|| link.master.and_then(on))
-            .or_else(|| node_addresses.iter().copied().find(|a| owned().any(|o| o == *a)))
-            .or_else(|| self.default_routes.iter().find_map(|i| on(*i)))
-            .or_else(|| owned().next())
     }
 }
 

@@ -58,7 +58,8 @@ pub use handover::HandedOver;
 pub use heap::{keep_small as keep_heap_small, release as release_heap};
 pub use holdings::Holdings;
 pub use host::{
-    DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, Override, Served, Vlan, XdpPlan, XdpTarget,
+    DevicePolicy, Edge, EdgeKind, Elsewhere, Host, Link, LinkKind, MasqueradeFault, Override, Served, Vlan,
+    XdpPlan, XdpTarget,
 };
 pub use host_ports::HostPorts;
 pub use inspect::{

@@ -27,6 +27,9 @@ pub struct Config {
     pub loose_tcp: bool,
     /// `loadBalancer`.
     pub load_balancer: LoadBalancer,
+    /// `masqueradeAddresses`: addresses of the host in these ranges take the place of the one that
+    /// MASQUERADE would choose.
+    pub masquerade_addresses: Box<[IpNet]>,
     /// First source port for masquerading. Below the range from which sockets and
     /// netfilter choose, so that neither meets the other.
     pub snat_port_first: u16,
@@ -48,6 +51,7 @@ impl Default for Config {
             answer_echo: true,
             loose_tcp: false,
             load_balancer: LoadBalancer::default(),
+            masquerade_addresses: Box::default(),
             snat_port_first: 1024,
             snat_port_last: 29_999,
             timeouts: Timeouts::default(),

@@ -32,7 +32,7 @@ const NODE_PORT: &str = "192.168.50.12:30190";
 const CLUSTER_IP: &str = "10.96.0.20:90";
 
 /// The fields of kube-proxy's document that the nodes have, and others.
-fn kube_proxy(others: Value) -> Value {
+pub(crate) fn kube_proxy(others: Value) -> Value {
     let mut fields = json!({"detectLocalMode": "ClusterCIDR", "clusterCIDR": "10.244.0.0/16,fd00:244::/32"});
     if let (Some(fields), Some(others)) = (fields.as_object_mut(), others.as_object()) {
         fields.extend(others.clone());
@@ -45,7 +45,7 @@ fn configure(node: &Node, fields: Value, socket_lb: SocketLb) -> Result<()> {
 }
 
 /// Waits until the agent has taken up what its file says.
-fn wait_in_force(node: &Node) -> Result<()> {
+pub(crate) fn wait_in_force(node: &Node) -> Result<()> {
     let hash = Config::hash_of(&fs::read_to_string(node.agent.config())?);
     node.agent.wait_for("that it has read its file again", |line| {
         line.message() == "the configuration file was read again" && line.field("hash") == hash.as_str()

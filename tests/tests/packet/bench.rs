@@ -143,7 +143,7 @@ impl Bench {
         };
         self.maps.put_settings(&settings).expect("settings");
         let [v4, v6] = plans();
-        let device = Device { snat_v4: v4_of(v4.node), snat_v6: v6_of(v6.node), ..Device::default() };
+        let device = Device::default().with_snat(v4_of(v4.node)).with_snat(v6_of(v6.node));
         self.maps.replace_devices(&[(1, device)]).expect("devices");
         populate(self.maps.v4(), &v4, v4_of, 16);
         populate(self.maps.v6(), &v6, v6_of, 112);

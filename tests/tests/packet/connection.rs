@@ -150,3 +150,14 @@ pub(crate) fn change(bench: &mut Bench, change: impl Fn(&Row, &mut u8, &mut u32)
     in_family(bench.maps.v4(), &change);
     in_family(bench.maps.v6(), &change);
 }
+
+/// Every row has been silent for so much longer, in nanoseconds, but for its timer ticks.
+pub(crate) fn silence(bench: &mut Bench, longer: u64) {
+    fn in_family<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, longer: u64) {
+        let mut rows = each_row(maps);
+        rows.iter_mut().for_each(|(_, entry)| entry.last_seen -= longer);
+        maps.put_conntrack(&rows).expect("rows");
+    }
+    in_family(bench.maps.v4(), longer);
+    in_family(bench.maps.v6(), longer);
+}

@@ -1,7 +1,5 @@
 //! Connections to backends themselves, beside those that are translated.
 
-use std::net::IpAddr;
-
 use proxy_common::maps::{devices::Device, settings::Settings};
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore as _},
@@ -10,12 +8,11 @@ use proxy_userspace::{
 
 use crate::{
     bench::{BACKEND_PORT, Bench, CONTINUE, NODE_PORT, Plan, SERVICE_PORT, SNAT_PORTS, plans},
+    connection::{NewFlow, TRANSPORTS, change, silence},
     frames::{ACK, FIN, Flow, SYN, checked, frame},
     uplink::{Uplink, on_a_node},
 };
 
-type NewFlow = fn((IpAddr, u16), (IpAddr, u16)) -> Flow;
-const TRANSPORTS: [NewFlow; 3] = [Flow::sctp, Flow::udp, Flow::tcp];
 const PORT: u16 = 40000;
 
 /// By the service, and to its backend itself, from one port of a pod.
@@ -97,16 +94,6 @@ fn one_that_is_over_gives_way() {
 #[test]
 fn the_place_of_replies_is_kept_while_datagrams_are_sent() {
     const LONG_AGO: u64 = 10_000_000_000;
-    fn age<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Vec<u64> {
-        let mut rows = Vec::new();
-        maps.each_conntrack(&mut |key, row| rows.push((*key, *row))).expect("rows");
-        rows.iter_mut().for_each(|(_, row)| {
-            row.last_seen -= LONG_AGO;
-            row.ticks = row.ticks.wrapping_sub(1);
-        });
-        maps.put_conntrack(&rows).expect("rows");
-        rows.into_iter().map(|(_, row)| row.last_seen).collect()
-    }
     fn seen<A: KernelAddr>(maps: &impl FamilyMaps<A>) -> Vec<u64> {
         let mut seen = Vec::new();
         maps.each_conntrack(&mut |_, row| seen.push(row.last_seen)).expect("rows");
@@ -117,7 +104,9 @@ fn the_place_of_replies_is_kept_while_datagrams_are_sent() {
         let (_, direct) = pair(&plan, Flow::udp);
         assert_eq!(bench.enters(direct, 0), direct);
     }
-    let (v4, v6) = (age(bench.maps.v4()), age(bench.maps.v6()));
+    silence(&mut bench, LONG_AGO);
+    change(&mut bench, |_, _, ticks| *ticks = ticks.wrapping_sub(1));
+    let (v4, v6) = (seen(bench.maps.v4()), seen(bench.maps.v6()));
     for plan in plans() {
         let (_, direct) = pair(&plan, Flow::udp);
         assert_eq!(bench.enters(direct, 0), direct);

@@ -1,5 +1,6 @@
 //! Source ports that connections hold no longer, and which of them is had again.
 
+mod addresses;
 mod dense;
 mod race;
 
@@ -20,7 +21,7 @@ use proxy_userspace::{
 
 use crate::{
     bench::{BACKEND_ID, Bench, NODE_PORT, Plan, SHOT, plans},
-    connection::{Connection, Hook, NewFlow, TRANSPORTS, change, forget, pass, rows},
+    connection::{Connection, Hook, NewFlow, Row, TRANSPORTS, change, forget, pass, rows, silence},
     frames::{ACK, FIN, Flow, RST, SYN, checked, frame},
     uplink::on_a_node,
 };
@@ -176,6 +177,30 @@ fn a_free_one_comes_first_then_that_of_the_one_silent_longest() {
             let next = open(&mut bench, &plan, 100 + third);
             assert_eq!(port(&next), port(&connections[usize::from(third)]), "{third}");
         }
+        forget(&mut bench, |_| true);
+    }
+}
+
+/// No other is looked for.
+#[test]
+fn that_of_the_first_that_has_long_been_silent_is_had_again() {
+    const COUNT: u16 = 8;
+    let mut bench = bench(COUNT);
+    for plan in plans() {
+        let first = port(&open(&mut bench, &plan, 100));
+        forget(&mut bench, |_| true);
+        for number in 0..COUNT {
+            let connection = open(&mut bench, &plan, number);
+            close(&mut bench, &connection);
+            // All others have been silent longer.
+            let longer = if port(&connection) == first { 0 } else { 1000 };
+            let is_of = |row: &Row| [row.from.dst.1, row.to.src.1].contains(&port(&connection));
+            change(&mut bench, |row, _, ticks| {
+                *ticks = ticks.wrapping_sub(if is_of(row) { longer } else { 0 });
+            });
+        }
+        silence(&mut bench, 3_000_000_000);
+        assert_eq!(port(&open(&mut bench, &plan, 100)), first);
         forget(&mut bench, |_| true);
     }
 }

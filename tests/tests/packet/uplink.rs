@@ -50,7 +50,7 @@ impl Uplink {
     /// What the programs are told of it.
     pub(crate) fn device() -> Device {
         let [v4, v6] = plans();
-        Device { snat_v4: v4_of(v4.node), snat_v6: v6_of(v6.node), mac: MAC, ..Device::default() }
+        Device { mac: MAC, ..Device::default() }.with_snat(v4_of(v4.node)).with_snat(v6_of(v6.node))
     }
 }
 

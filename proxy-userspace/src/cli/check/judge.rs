@@ -6,7 +6,9 @@ use serde::Serialize;
 
 use crate::{
     config::{Config, Note},
-    kernel::{DevicePrograms, KubeProxy, Listener, SocketHook, Stack, System, XdpMode, XdpPolicy},
+    kernel::{
+        DevicePrograms, KubeProxy, Listener, MasqueradeFault, SocketHook, Stack, System, XdpMode, XdpPolicy,
+    },
     model::SocketLb,
 };
 
@@ -45,6 +47,8 @@ pub struct Facts {
     pub listeners: Vec<Listener>,
     /// Source ports of masquerading that sockets of the host may be given too.
     pub shared_ports: Option<RangeInclusive<u16>>,
+    /// What stands against `masqueradeAddresses`.
+    pub masquerade_faults: Vec<MasqueradeFault>,
     /// Devices and the programs there.
     pub devices: Vec<DevicePrograms>,
     /// What the agent is to do.
@@ -102,6 +106,7 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
         nf_conntrack(facts),
     ];
     found.push(snat_ports(facts));
+    found.extend(masquerade_addresses(facts));
     found.extend(port(facts, "health port", facts.config.health));
     found.extend(port(facts, "metrics port", facts.config.metrics));
     found.extend(facts.config.notes.iter().map(configuration));
@@ -308,6 +313,16 @@ fn snat_ports(facts: &Facts) -> Finding {
             finding("SNAT ports", State::Warning, detail)
         }
     }
+}
+
+fn masquerade_addresses(facts: &Facts) -> Vec<Finding> {
+    const CHECK: &str = "masquerade addresses";
+    let faults = facts.masquerade_faults.iter();
+    let mut found: Vec<_> = faults.map(|fault| finding(CHECK, State::Warning, fault.to_string())).collect();
+    if found.is_empty() && !facts.config.model.masquerade_addresses.is_empty() {
+        found.push(finding(CHECK, State::Ok, "this node has those of masqueradeAddresses"));
+    }
+    found
 }
 
 #[cfg(test)]

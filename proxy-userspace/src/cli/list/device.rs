@@ -4,7 +4,10 @@ use std::{collections::HashMap, net::IpAddr, path::Path};
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use proxy_common::maps::devices::Device;
+use proxy_common::{
+    addr::{Ip4, Ip6},
+    maps::devices::Device,
+};
 use serde::Serialize;
 
 use super::{
@@ -160,7 +163,10 @@ fn lines(lines: Vec<String>) -> Value {
 fn view(device: DevicePrograms, host: &Host, noted: &HashMap<u32, Device>) -> Option<DeviceView> {
     let index = host.links.values().find(|link| link.name == device.interface)?.ifindex;
     let row = noted.get(&index);
-    let masquerade = row.into_iter().flat_map(|row| [IpAddr::from(row.snat_v4), IpAddr::from(row.snat_v6)]);
+    let masquerade = row.into_iter().flat_map(|row| {
+        let v4 = row.snat::<Ip4>().iter().copied().map(IpAddr::from);
+        v4.chain(row.snat::<Ip6>().iter().copied().map(IpAddr::from))
+    });
     let xdp = device.noted.as_ref();
     Some(DeviceView {
         index,
@@ -172,7 +178,7 @@ fn view(device: DevicePrograms, host: &Host, noted: &HashMap<u32, Device>) -> Op
             reason: xdp.map(|noted| noted.reason.clone()).unwrap_or_default(),
         },
         addresses: host.addresses.iter().filter(|(i, _)| *i == index).map(|(_, addr)| *addr).collect(),
-        masquerade: masquerade.filter(|addr| !addr.is_unspecified()).collect(),
+        masquerade: masquerade.collect(),
         others: device.others,
         interface: device.interface,
     })

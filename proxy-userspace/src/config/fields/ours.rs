@@ -40,6 +40,12 @@ pub const SHUNT: &[Field] = &[
         "`off`, `auto`, `native` or `generic`: drivers forward what only passes this node, see [xdp.md](xdp.md)",
     ),
     honoured(
+        "masqueradeAddresses",
+        Live,
+        "CIDRs of addresses of the node behind which connections are masqueraded, each with all source ports; empty: \
+         one of the device they leave by, see [connections.md](connections.md#source-ports)",
+    ),
+    honoured(
         "snatPortRange",
         Live,
         "source ports of masqueraded connections, see [connections.md](connections.md#source-ports)",

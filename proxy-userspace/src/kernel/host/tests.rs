@@ -4,6 +4,7 @@ use super::*;
 struct Policy {
     loopback: bool,
     pods_behind: Option<&'static str>,
+    masquerade: Vec<IpNet>,
 }
 
 impl DevicePolicy for Policy {
@@ -21,6 +22,10 @@ impl DevicePolicy for Policy {
 
     fn loopback_edge(&self) -> bool {
         self.loopback
+    }
+
+    fn masquerade_ranges(&self) -> &[IpNet] {
+        &self.masquerade
     }
 }
 
@@ -114,12 +119,74 @@ fn the_node_address_makes_an_uplink() {
 fn masquerade_addresses() {
     let rows: BTreeMap<_, _> =
         host().devices(&[], &Policy::default(), &BTreeSet::new()).into_iter().collect();
-    let v4 = |ifindex: u32| IpAddr::from(rows[&ifindex].snat_v4);
+    let v4 = |ifindex: u32| IpAddr::from(rows[&ifindex].snat::<Ip4>()[0]);
     assert_eq!(v4(2), addr("192.168.0.2"), "its own");
     assert_eq!(v4(4), addr("10.1.0.1"), "its bridge's");
     assert_eq!(v4(5), addr("192.168.0.2"), "the uplink's");
     assert_eq!(v4(1), addr("192.168.0.2"), "never a loopback address");
-    assert_eq!(IpAddr::from(rows[&4].snat_v6), addr("2001:db8::2"), "the uplink's, as the bridge has none");
+    assert_eq!(
+        IpAddr::from(rows[&4].snat::<Ip6>()[0]),
+        addr("2001:db8::2"),
+        "the uplink's, as the bridge has none"
+    );
+}
+
+/// Uplinks with addresses of their own and without, and addresses of the loopback device.
+fn host_with_more() -> Host {
+    let mut host = host();
+    host.addresses.extend([
+        (1, addr("203.0.113.1")),
+        (1, addr("203.0.113.2")),
+        (2, addr("192.168.0.3")),
+        (2, addr("192.168.0.4")),
+        (2, addr("2001:db8::3")),
+    ]);
+    host
+}
+
+fn masquerade_rows(host: &Host, ranges: &[&str]) -> BTreeMap<u32, Vec<IpAddr>> {
+    let ranges = ranges.iter().map(|range| range.parse().expect("a CIDR"));
+    let policy = Policy { masquerade: ranges.collect(), ..Policy::default() };
+    let sources = |device: &Device| {
+        let v4 = device.snat::<Ip4>().iter().copied().map(IpAddr::from);
+        v4.chain(device.snat::<Ip6>().iter().copied().map(IpAddr::from)).collect()
+    };
+    let rows = host.devices(&[], &policy, &BTreeSet::new());
+    rows.into_iter().map(|(ifindex, device)| (ifindex, sources(&device))).collect()
+}
+
+#[test]
+fn several_masquerade_addresses() {
+    let rows = masquerade_rows(&host_with_more(), &["192.168.0.3/32", "192.168.0.4/32", "203.0.113.0/24"]);
+    let of = |texts: &[&str]| texts.iter().map(|text| addr(text)).collect::<Vec<_>>();
+    assert_eq!(rows[&2], of(&["192.168.0.3", "192.168.0.4", "2001:db8::2"]), "its own; IPv6 as ever");
+    let all = ["203.0.113.1", "203.0.113.2", "192.168.0.3", "192.168.0.4", "2001:db8::2"];
+    assert_eq!(rows[&6], of(&all), "an uplink without has all of the node");
+    assert_eq!(rows[&5], of(&all), "and a pod's link");
+    assert_eq!(rows[&4], of(&["10.1.0.1", "2001:db8::2"]), "pods see their bridge");
+    let rows = masquerade_rows(&host_with_more(), &["0.0.0.0/0", "::/0"]);
+    assert_eq!(rows[&1][..2], of(&["203.0.113.1", "203.0.113.2"]), "never a loopback address");
+    let rows = masquerade_rows(&host_with_more(), &["198.51.100.0/24"]);
+    assert_eq!(rows[&2], of(&["192.168.0.2", "2001:db8::2"]), "as ever where the node has none of them");
+}
+
+#[test]
+fn faults_of_masquerade_addresses() {
+    let mut host = host_with_more();
+    let faults = |host: &Host, ranges: &[&str]| {
+        let ranges: Vec<_> = ranges.iter().map(|range| range.parse().expect("a CIDR")).collect();
+        host.masquerade_faults(&ranges)
+    };
+    assert_eq!(faults(&host, &[]), []);
+    assert_eq!(faults(&host, &["192.168.0.0/24", "198.51.100.0/24"]), [], "other nodes have the others");
+    assert_eq!(
+        faults(&host, &["198.51.100.0/24", "2001:db8:1::/64", "127.0.0.0/8"]),
+        ["IPv4", "IPv6"].map(|family| MasqueradeFault::NoAddress { family })
+    );
+    host.addresses.extend((10..17).map(|last| (1, addr(&format!("203.0.113.{last}")))));
+    let too_many = MasqueradeFault::TooMany { family: "IPv4", device: "lo".into(), count: 9 };
+    assert_eq!(faults(&host, &["203.0.113.0/24"]), [too_many]);
+    assert_eq!(masquerade_rows(&host, &["203.0.113.0/24"])[&2].len(), 8 + 1, "with one of IPv6");
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn facts(config: &str) -> Facts {
         agent_runs: false,
         listeners: Vec::new(),
         shared_ports: None,
+        masquerade_faults: Vec::new(),
         devices: Vec::new(),
         config: Config::parse(&config, Overrides::default()).unwrap(),
     }
@@ -144,4 +145,13 @@ fn programs_of_a_replacement_at_a_device() {
     let others = vec!["cali_tc_pre (tcx ingress)".into()];
     facts.devices = vec![DevicePrograms { interface: "eth0".into(), others, ..DevicePrograms::default() }];
     check(&facts, &[("device programs", State::Warning, "Calico")]);
+}
+
+#[test]
+fn addresses_to_masquerade_behind() {
+    let mut facts = facts("masqueradeAddresses: [203.0.113.0/24]");
+    let is_told = |facts: &Facts| judge(facts).iter().any(|found| found.check == "masquerade addresses");
+    assert!(is_told(&facts), "that all is well, too");
+    facts.masquerade_faults = vec![MasqueradeFault::NoAddress { family: "IPv4" }];
+    check(&facts, &[("masquerade addresses", State::Warning, "no IPv4 address of this node")]);
 }
