@@ -8,7 +8,7 @@ use proxy_common::{
     flow::SourcePorts,
     hash,
     maps::{
-        conntrack::{CtEntry, CtKey, INGRESS, Role, flags::ANY_REPLY},
+        conntrack::{CtEntry, CtKey, INGRESS, Role, Ticks, flags::ANY_REPLY},
         held_ports::HeldPortsKey,
         settings::Settings,
     },
@@ -56,6 +56,8 @@ pub struct Search {
     oldest: u32,
     /// Whose port that is: as [`Sources::index`].
     oldest_source: u32,
+    /// The timer tick of its last packet.
+    oldest_ticks: Ticks,
     /// Timer ticks since its last packet.
     silent: u32,
     /// 1 if that is long.
@@ -142,7 +144,7 @@ fn look<A: Tables>() -> bool {
     search.found != 0
 }
 
-/// True if another CPU has claimed the port that was to be had.
+/// True if there was a port to be had, which could not be taken.
 #[inline(always)]
 fn is_contested<A: Tables>() -> bool {
     maps::search::<A>().is_some_and(|search| search.oldest != 0)
@@ -158,7 +160,7 @@ fn begin_again<A: Tables>() -> bool {
 }
 
 /// Ends the connection that gives way soonest, if there is one, and claims its port. False also if another
-/// CPU was faster.
+/// CPU was faster, or the connection has gone on.
 #[inline(always)]
 fn take_oldest<A: Tables>() -> bool {
     let Some(Room { key, search, .. }) = maps::room::<A>() else { return false };
@@ -172,7 +174,8 @@ fn take_oldest<A: Tables>() -> bool {
         let Ok(addr) = addr else { return false };
         key.dst = addr;
     }
-    if !retire_all::<A>() {
+    // It may have gone on meanwhile, or the addresses have changed.
+    if maps::conntrack(key).is_none_or(|row| row.ticks != search.oldest_ticks) || !retire_all::<A>() {
         return false;
     }
     let Some(Room { key, row, .. }) = maps::room::<A>() else { return false };
@@ -212,6 +215,7 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
             } else if room.search.oldest == 0 || silent > room.search.silent {
                 (room.search.oldest, room.search.silent) = (room.key.dport.into(), silent);
                 room.search.oldest_source = room.search.sources.index;
+                room.search.oldest_ticks = known.ticks;
                 room.search.is_long = (now().wrapping_sub(known.last_seen) > LONG_NS).into();
             }
         }

@@ -2,7 +2,7 @@
 //! that leaves.
 
 use proxy_common::{
-    DropReason, Tuple,
+    DropReason, Tuple, hash,
     maps::{
         conntrack::{CtEntry, Role, flags},
         devices::{SNAT_ADDRESSES, SnatAddresses},
@@ -37,16 +37,15 @@ impl<A: SnatAddresses> Addresses<A> {
         let addr = self.all[place as usize % SNAT_ADDRESSES];
         if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
     }
-}
 
-impl<A: Tables> Addresses<A> {
     /// With which of them a connection begins: a client keeps to one towards a backend, as with netfilter.
     #[inline(always)]
     pub fn first(&self, forward: &Tuple<A>) -> u32 {
         if self.count < 2 {
             return 0;
         }
-        let hash = ports::hash(&Tuple { sport: 0, dport: 0, proto: 0, ..*forward });
+        let backend = forward.dst.words().iter().fold(0, |all, word| all ^ *word);
+        let hash = hash::words(forward.src.words(), backend, 0);
         // A remainder without a division.
         ((u64::from(hash) * u64::from(self.count)) >> 32) as u32
     }
