@@ -172,7 +172,8 @@ fn connect_from_host<P: Packet, A: Family>(
     let owner = Owner::new(frontend, choice.id);
     let row = create::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
     row.ifindex = packet.ifindex();
-    ports::claim_behind(&mut target, out, hash)?;
+    let claimed = ports::claim_behind(&target, out, hash)?;
+    (target.src, target.sport) = (claimed.dst, claimed.dport);
     row.set_target(&target);
     (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
     conntrack::first(&arrival, parsed, row);

@@ -34,6 +34,7 @@ const MOST: u32 = 1024;
 const ATTEMPTS: u32 = 3;
 /// Those, and words of which all ports are passed over: as many as eight addresses have by default.
 const ROUNDS: u32 = MOST + 8 * 453;
+
 /// The source addresses whose ports are tried: 64 of one, then the same of the next.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -83,29 +84,37 @@ pub struct Search {
 pub fn claim<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(), DropReason> {
     let search = maps::search::<A>().ok_or(DropReason::InvalidMapState)?;
     search.sources = Sources::default();
-    find(forward, hook, hash)
+    maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?.set(&forward.reversed(), hook);
+    forward.sport = find::<A>(hash)?.dport;
+    Ok(())
 }
 
 /// The same with the source address, too: one of those that connections leaving by `ifindex` are given. Their
-/// replies come in here.
+/// replies come in here. The key of the row has the source as its destination.
 ///
 /// # Errors
 /// Likewise, and when there is no address.
 #[inline(always)]
-pub fn claim_behind<A: Tables>(forward: &mut Tuple<A>, ifindex: u32, hash: u32) -> Result<(), DropReason> {
+pub fn claim_behind<A: Tables>(
+    forward: &Tuple<A>,
+    ifindex: u32,
+    hash: u32,
+) -> Result<&'static CtKey<A>, DropReason> {
     let search = maps::search::<A>().ok_or(DropReason::InvalidMapState)?;
     let addresses = snat::Addresses::of(ifindex)?;
     let first = addresses.first(forward);
     search.sources = Sources { device: ifindex, count: addresses.count, first, index: first };
-    forward.src = addresses.nth(first)?;
-    find(forward, INGRESS, hash)
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+    key.set(&forward.reversed(), INGRESS);
+    key.dst = addresses.nth(first)?;
+    find(hash)
 }
 
+/// Goes on from the key in the room for keys, to the key of the row that was entered.
 #[inline(always)]
-fn find<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(), DropReason> {
+fn find<A: Tables>(hash: u32) -> Result<&'static CtKey<A>, DropReason> {
     let (key, search) = (maps::new_key::<A>(), maps::search::<A>());
     let (Some(key), Some(search)) = (key, search) else { return Err(DropReason::InvalidMapState) };
-    key.set(&forward.reversed(), hook);
     if let Some(ports_key) = maps::ports_key::<A>() {
         ports_key.set(key);
     }
@@ -114,10 +123,7 @@ fn find<A: Tables>(forward: &mut Tuple<A>, hook: u8, hash: u32) -> Result<(), Dr
     // Other CPUs may claim the ports that are found.
     for _ in 0..ATTEMPTS {
         if look::<A>() || take_oldest::<A>() {
-            let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
-            forward.src = key.dst;
-            forward.sport = key.dport;
-            return Ok(());
+            return maps::new_key::<A>().map(|key| &*key).ok_or(DropReason::InvalidMapState);
         }
         if !is_contested::<A>() || !begin_again::<A>() {
             break;

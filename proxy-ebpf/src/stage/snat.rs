@@ -72,11 +72,11 @@ pub fn complete<A: Tables>(
     reply.other_addr = entry.other_addr;
     reply.other_port = entry.other_port;
     reply.other_client_port = entry.other_client_port;
-    let mut target = *forward;
-    ports::claim_behind(&mut target, ifindex, hash)?;
-    entry.src = target.src;
-    entry.sport = target.sport;
+    let claimed = ports::claim_behind(forward, ifindex, hash)?;
+    entry.src = claimed.dst;
+    entry.sport = claimed.dport;
     entry.flags = row_flags;
+    let target = Tuple { src: entry.src, sport: entry.sport, ..*forward };
     trace::masqueraded(ifindex, forward, &target, owner);
     Ok(target)
 }
