@@ -19,8 +19,12 @@ pub fn count_opened<A: Tables>(key: &CounterKey) {
     if let Some(count) = A::opened().get_ptr_mut(key) {
         return add(count, 1);
     }
-    // Two CPUs may open the first connections at once; then one of them is not counted.
-    let _ = A::opened().insert(key, &1, u64::from(BPF_NOEXIST));
+    if A::opened().insert(key, &1, u64::from(BPF_NOEXIST)).is_err() {
+        // Another CPU was faster to insert it, or there is no room.
+        if let Some(count) = A::opened().get_ptr_mut(key) {
+            add(count, 1);
+        }
+    }
 }
 
 /// Counts a refusal, also by service; 0 is none.
