@@ -4,6 +4,7 @@
 //! sockets of a node and its pods belong to a worker in the node's cgroup, those of
 //! everybody else to a worker outside it. One worker serves any number of namespaces.
 
+mod calls;
 mod dial;
 mod forward;
 mod http;
@@ -18,7 +19,7 @@ mod udp;
 mod work;
 
 pub use protocol::{
-    Answer, Arrival, Bulk, Dial, Exchange, Forward, Outcome, PATIENCE_MS, Proto, Serve, Traffic,
+    Answer, Arrival, Bulk, Calls, Dial, Exchange, Forward, Outcome, PATIENCE_MS, Proto, Serve, Traffic,
 };
 pub use work::work;
 
@@ -67,6 +68,11 @@ impl Worker {
     /// Opens connections one after the other.
     pub fn dial(&self, dial: &Dial) -> Result<Vec<Outcome>> {
         self.outcomes(&Request::Dial(dial.clone()))
+    }
+
+    /// Connects sockets; an error if one of them is refused.
+    pub fn call(&self, calls: Calls) -> Result<()> {
+        self.done(&Request::Calls(calls))
     }
 
     /// Another exchange on a connection that a dial kept.

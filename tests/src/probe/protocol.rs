@@ -54,6 +54,7 @@ pub(crate) enum Request {
     Load(Traffic),
     LoadCounts,
     EndLoad,
+    Calls(Calls),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,6 +128,20 @@ impl Dial {
             keep: None,
         }
     }
+}
+
+/// UDP sockets to connect, and to close at once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Calls {
+    /// File of the client's namespace.
+    pub netns: PathBuf,
+    /// Destination.
+    pub to: SocketAddr,
+    /// What they are bound to, one after the other: any address. The kernel chooses a port that is 0, and is
+    /// left to choose an address that is unspecified.
+    pub from: Vec<SocketAddr>,
+    /// How many there are of each, each connected by a thread of its own at the same time.
+    pub at_once: usize,
 }
 
 /// Continuous traffic of one kind; see [`load`](crate::load).

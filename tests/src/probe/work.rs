@@ -1,7 +1,7 @@
 //! The probe process: reads requests, carries them out one at a time, replies.
 
 use super::{
-    Exchange, Outcome,
+    Exchange, Outcome, calls,
     dial::{self, Kept},
     forward,
     load::Loads,
@@ -36,6 +36,10 @@ fn carry_out(
         }
         Request::Forward(request) => {
             forward::start(request, arrivals)?;
+            Reply::Done
+        }
+        Request::Calls(request) => {
+            calls::call(&request)?;
             Reply::Done
         }
         Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
