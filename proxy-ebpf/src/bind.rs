@@ -6,33 +6,32 @@ use aya_ebpf::{
     programs::SockAddrContext,
 };
 use proxy_common::{
-    Addr, Ip4, Ip6,
+    Addr as _, Ip4,
     maps::{frontends::FrontendKey, node_addresses::flags::NODE_PORTS},
 };
 
 use crate::{
     maps::{self, Tables},
-    sock::{self, ALLOW, REFUSE},
+    sock::{ALLOW, Mapped, Place as _, REFUSE, V4, V6, port},
 };
 
 const EADDRINUSE: i32 = 98;
 
 #[cgroup_sock_addr(bind4)]
 pub fn sock_bind4(ctx: SockAddrContext) -> i32 {
-    let addr = sock::user_ip4(ctx.sock_addr);
-    verdict(&ctx, takes::<Ip4>(ctx.sock_addr, addr))
+    verdict(&ctx, takes(ctx.sock_addr, V4::addr(ctx.sock_addr)))
 }
 
 #[cgroup_sock_addr(bind6)]
 pub fn sock_bind6(ctx: SockAddrContext) -> i32 {
     let sock = ctx.sock_addr;
-    let taken = match sock::user_ip6(sock) {
-        Err(mapped) => takes::<Ip4>(sock, mapped),
-        // Bound to :: a socket takes IPv4 too, unless it is told not to.
-        Ok(addr) if addr.is_unspecified() => takes::<Ip6>(sock, addr) || takes::<Ip4>(sock, Ip4::default()),
-        Ok(addr) => takes::<Ip6>(sock, addr),
-    };
-    verdict(&ctx, taken)
+    if Mapped::is_in(sock) {
+        return verdict(&ctx, takes(sock, Mapped::addr(sock)));
+    }
+    let addr = V6::addr(sock);
+    // Bound to :: a socket takes IPv4 too, unless it is told not to.
+    let takes_v4 = addr.is_unspecified() && takes(sock, Ip4::default());
+    verdict(&ctx, takes_v4 || takes(sock, addr))
 }
 
 /// True if the socket's port is a NodePort on the address.
@@ -40,7 +39,7 @@ pub fn sock_bind6(ctx: SockAddrContext) -> i32 {
 fn takes<A: Tables>(sock: *mut bpf_sock_addr, addr: A) -> bool {
     // SAFETY: the context is valid while the program runs.
     let proto = unsafe { (*sock).protocol } as u8;
-    let port = sock::port(sock);
+    let port = port(sock);
     let key = FrontendKey { addr: A::default(), port, proto, pad: 0 };
     if port == 0 || maps::frontend(&key).is_none() {
         return false;

@@ -6,7 +6,9 @@ use core::arch::asm;
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, lpm_trie::Key},
+    btf_maps::{
+        Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, SkStorage, lpm_trie::Key,
+    },
     helpers::generated as helper,
     macros::btf_map,
     maps::ring_buf::RingBufEntry,
@@ -25,13 +27,16 @@ use proxy_common::{
         fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey},
         frontends::{self, Frontend, FrontendKey},
         held_ports::{self, HeldPorts, HeldPortsKey},
+        netns_addresses::{self, Netns},
         node_addresses, service_cidrs,
         service_drops::{self, ServiceDropKey},
         services::{self, ServiceRow},
         settings::{ServiceRange, Settings},
         slots,
         socket_flows::{self, SocketFlow, SocketFlowKey},
-        socket_lb_exempt, source_ranges,
+        socket_lb_exempt,
+        socket_peers::SocketPeer,
+        source_ranges,
         tails::{self, Tail},
     },
 };
@@ -40,12 +45,16 @@ pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
     room::{Room, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search},
+    socket::{put_socket_flow, put_socket_peer, socket_flow, socket_peer},
+    sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
 };
 use crate::packet::Packet;
 
 mod count;
 mod fragment;
 mod room;
+mod socket;
+mod sticky;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
@@ -64,6 +73,8 @@ type HeldPortsTable<A> = LruHashMap<HeldPortsKey<A>, HeldPorts, { held_ports::CA
 type Opened = HashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type Rooms<A> = PerCpuArray<Room<A>, 1>;
 type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
+type SocketPeers<A> = SkStorage<SocketPeer<A>>;
+type NetnsAddresses<A> = LruHashMap<Netns, A, { netns_addresses::CAPACITY as usize }>;
 type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows::CAPACITY as usize }>;
 
 /// What a row of `source_ranges` matches: `SourceRange` without the length, which aya's key has.
@@ -105,6 +116,8 @@ family! { Ip4:
     affinity = AFFINITY_V4: Affinities<Ip4>;
     fragments = FRAGMENTS_V4: Fragments<Ip4>;
     socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
+    socket_peers = SOCK_PEERS_V4: SocketPeers<Ip4>;
+    netns_addresses = NETNS_ADDRS_V4: NetnsAddresses<Ip4>;
     opened = OPENED_V4: Opened;
     traffic = TRAFFIC_V4: TrafficTable;
     held_ports = HELD_PORTS_V4: HeldPortsTable<Ip4>;
@@ -123,6 +136,8 @@ family! { Ip6:
     affinity = AFFINITY_V6: Affinities<Ip6>;
     fragments = FRAGMENTS_V6: Fragments<Ip6>;
     socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
+    socket_peers = SOCK_PEERS_V6: SocketPeers<Ip6>;
+    netns_addresses = NETNS_ADDRS_V6: NetnsAddresses<Ip6>;
     opened = OPENED_V6: Opened;
     traffic = TRAFFIC_V6: TrafficTable;
     held_ports = HELD_PORTS_V6: HeldPortsTable<Ip6>;
@@ -184,6 +199,8 @@ pub trait Tables: ServiceRange + SnatAddresses {
     fn affinity() -> &'static Affinities<Self>;
     fn fragments() -> &'static Fragments<Self>;
     fn socket_flows() -> &'static SocketFlows<Self>;
+    fn socket_peers() -> &'static SocketPeers<Self>;
+    fn netns_addresses() -> &'static NetnsAddresses<Self>;
     fn opened() -> &'static Opened;
     fn traffic() -> &'static TrafficTable;
     fn held_ports() -> &'static HeldPortsTable<Self>;
@@ -292,6 +309,15 @@ pub fn node_address<A: Tables>(addr: &A) -> Option<u32> {
     unsafe { A::node_addresses().get_ptr(addr).map(|p| *p) }
 }
 
+/// True if the host owns the address.
+#[inline(always)]
+pub fn is_node_address<A: Tables>(addr: &A) -> bool {
+    // Volatile: else the compiler may compute with the pointer instead of asking whether it is null, which the
+    // verifier refuses.
+    // SAFETY: as in `node_address`.
+    unsafe { A::node_addresses().get_ptr(addr).map(|p| p.read_volatile()) }.is_some()
+}
+
 #[inline(always)]
 pub fn in_service_cidr<A: Tables>(addr: &A) -> bool {
     A::service_cidrs().get(&Key::new(A::BITS, *addr)).is_some()
@@ -304,35 +330,11 @@ pub fn in_source_ranges<A: Tables>(service: u32, addr: &A) -> bool {
     A::source_ranges().get(&Key::new(bits, ServiceAddr { service, addr: *addr })).is_some()
 }
 
-#[inline(always)]
-pub fn affinity<A: Tables>(key: &AffinityKey<A>) -> Option<&'static mut Affinity> {
-    // SAFETY: as for conntrack rows.
-    unsafe { A::affinity().get_ptr_mut(key).map(|p| &mut *p) }
-}
-
-#[inline(always)]
-pub fn put_affinity<A: Tables>(key: &AffinityKey<A>, affinity: &Affinity) {
-    // A client whose row does not fit is served like one that comes for the first time.
-    let _ = A::affinity().insert(key, affinity, 0);
-}
-
 /// Answers this CPU may still give to refused clients.
 #[inline(always)]
 pub fn reject_budget() -> Option<&'static mut Budget> {
     // SAFETY: the slot belongs to this CPU; see `count_drop`.
     REJECT_BUDGET.get_ptr_mut(0).map(|p| unsafe { &mut *p })
-}
-
-#[inline(always)]
-pub fn socket_flow<A: Tables>(key: &SocketFlowKey<A>) -> Option<&'static SocketFlow<A>> {
-    // SAFETY: as for conntrack rows; socket flow rows are replaced as a whole.
-    unsafe { A::socket_flows().get_ptr(key).map(|p| &*p) }
-}
-
-#[inline(always)]
-pub fn put_socket_flow<A: Tables>(key: &SocketFlowKey<A>, flow: &SocketFlow<A>) {
-    // A full table costs the program its view of the frontend, not its connection.
-    let _ = A::socket_flows().insert(key, flow, 0);
 }
 
 /// Socket LB leaves the processes of this cgroup alone.

@@ -11,8 +11,8 @@ pub const CAPACITY: u32 = 131_072;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AffinityKey<A> {
-    /// Address of the client. A socket that is not bound has none yet; then its network
-    /// namespace stands for it, under an address nobody can have.
+    /// Address of the client. Under socket LB its network namespace stands for it, under an address nobody
+    /// can have, unless the socket is bound to another address than `netns_addresses` has.
     #[cfg(not(feature = "next-layout"))]
     pub client: A,
     /// Key in `services`.

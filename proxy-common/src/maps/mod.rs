@@ -21,6 +21,7 @@ pub mod events;
 pub mod fragments;
 pub mod frontends;
 pub mod held_ports;
+pub mod netns_addresses;
 pub mod node_addresses;
 pub mod service_cidrs;
 pub mod service_drops;
@@ -29,11 +30,12 @@ pub mod settings;
 pub mod slots;
 pub mod socket_flows;
 pub mod socket_lb_exempt;
+pub mod socket_peers;
 pub mod source_ranges;
 pub mod tails;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
-pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 5 };
+pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 6 };
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

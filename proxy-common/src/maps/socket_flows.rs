@@ -1,8 +1,8 @@
-//! `socket_flows_v4`, `socket_flows_v6`: LRU hash, what socket LB did to a socket.
+//! `socket_flows_v4`, `socket_flows_v6`: LRU hash, what socket LB did to a UDP socket.
 //!
-//! Two rows per translated pair: from the frontend, so that a socket that sends without
-//! connecting stays with its backend; and from the backend, so that the program sees
-//! the frontend it spoke to in `recvmsg` and `getpeername`.
+//! A row from the backend, so that the program sees the frontend it spoke to in `recvmsg` and
+//! `getpeername`, and the agent finds the sockets that are connected to a backend that goes. Where the
+//! socket sends without connecting, another from the frontend, so that it stays with its backend.
 
 use super::{assert_size, pod};
 use crate::addr::{Ip4, Ip6};

@@ -6,9 +6,13 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated as helper;
-use proxy_common::maps::{
-    affinity::{Affinity, AffinityKey},
-    slots::SlotRange,
+use proxy_common::{
+    DropReason, hash,
+    maps::{
+        affinity::{Affinity, AffinityKey},
+        frontends::{Frontend, flags::MAGLEV},
+        slots::SlotRange,
+    },
 };
 
 use super::conntrack::now;
@@ -17,47 +21,115 @@ use crate::maps::{self, Tables};
 /// Candidates looked through for a backend whose slot has moved. A lookup table has each of
 /// its backends many times, so that even in the largest one it is found early.
 const SEARCH: u32 = 65_536;
+/// No slot.
+const NONE: u32 = u32::MAX;
 
-/// The slot of the backend that the client's last connection went to.
+/// The slot where the backend of the client's last connection is likely to be.
 #[inline(always)]
-pub fn recall<A: Tables>(key: &AffinityKey<A>, timeout_secs: u32, range: SlotRange) -> Option<u32> {
+pub fn recall<A: Tables>(key: &AffinityKey<A>, range: SlotRange) -> Option<u32> {
     let row = maps::affinity(key)?;
-    if now().wrapping_sub(row.last_used) > u64::from(timeout_secs) * 1_000_000_000 {
-        return None;
-    }
-    let slot = find::<A>(row, range)?;
-    row.slot = slot;
-    row.last_used = now();
-    Some(slot)
+    // SAFETY: as in `renew`.
+    let slot = unsafe { (&raw const (*row).slot).read_volatile() };
+    (slot.wrapping_sub(range.offset) < range.len).then_some(slot)
 }
 
-/// Notes where the client's connection goes.
+/// The backend that the client's connections go to from now on: that of its last one, or else the one that
+/// `draw` names. Connections that it opens at the same time go to the same.
+///
+/// # Errors
+/// When there is no such slot: the map is not what it should be.
 #[inline(always)]
-pub fn note<A: Tables>(key: &AffinityKey<A>, backend: u32, slot: u32) {
-    maps::put_affinity(key, &Affinity { last_used: now(), backend, slot });
+pub fn settle<A: Tables>(
+    key: &AffinityKey<A>,
+    frontend: &Frontend,
+    range: SlotRange,
+    draw: u32,
+) -> Result<u32, DropReason> {
+    let Some(row) = maps::affinity(key) else {
+        let slot = slot(range, draw);
+        let backend = maps::slot::<A>(slot).ok_or(DropReason::InvalidMapState)?;
+        return Ok(enter::<A>(key, backend, slot));
+    };
+    let salt = match renew::<A>(row, frontend.affinity_secs, range) {
+        Ok(backend) => return Ok(backend),
+        Err(salt) => salt,
+    };
+    // Of what the row says, so that all that find it draw the same.
+    let is_same_everywhere = frontend.flags & MAGLEV != 0;
+    let draw = if is_same_everywhere { draw } else { hash::words(key.client.words(), salt, 0) };
+    let slot = slot(range, draw);
+    let backend = maps::slot::<A>(slot).ok_or(DropReason::InvalidMapState)?;
+    // SAFETY: as in `renew`. The time comes last: until then the row holds for nobody.
+    unsafe {
+        (&raw mut (*row).backend).write_volatile(backend);
+        (&raw mut (*row).slot).write_volatile(slot);
+        (&raw mut (*row).last_used).write_volatile(now());
+    }
+    Ok(backend)
+}
+
+#[inline(always)]
+fn slot(range: SlotRange, draw: u32) -> u32 {
+    // No candidates are no range, which the compiler does not see here.
+    range.offset.wrapping_add(if range.len == 0 { 0 } else { draw % range.len })
+}
+
+/// The backend of a new client, or the one that another of its connections has just taken.
+#[inline(always)]
+fn enter<A: Tables>(key: &AffinityKey<A>, backend: u32, slot: u32) -> u32 {
+    if maps::claim_affinity(key, &Affinity { last_used: now(), backend, slot }) {
+        return backend;
+    }
+    // SAFETY: as in `renew`; there is none if the map has no room.
+    maps::affinity(key).map_or(backend, |row| unsafe { (&raw const (*row).backend).read_volatile() })
+}
+
+/// The row's backend, which is used again now.
+///
+/// # Errors
+/// When it was last used, in part, if that is too long ago; its backend, if that takes no more connections.
+#[inline(always)]
+fn renew<A: Tables>(row: *mut Affinity, timeout_secs: u32, range: SlotRange) -> Result<u32, u32> {
+    // SAFETY: a row of the map, which stays in place until the program ends; each field is read once, and
+    // one that another CPU writes meanwhile is an old or a new one.
+    let last_used = unsafe { (&raw const (*row).last_used).read_volatile() };
+    if now().wrapping_sub(last_used) > u64::from(timeout_secs) * 1_000_000_000 {
+        return Err(last_used as u32);
+    }
+    // SAFETY: as above.
+    let (backend, slot) =
+        unsafe { ((&raw const (*row).backend).read_volatile(), (&raw const (*row).slot).read_volatile()) };
+    let slot = find::<A>(backend, slot, range).ok_or(backend)?;
+    // SAFETY: as above.
+    unsafe {
+        (&raw mut (*row).slot).write_volatile(slot);
+        (&raw mut (*row).last_used).write_volatile(now());
+    }
+    Ok(backend)
 }
 
 /// Where the backend is among the candidates. After an update of the service they lie in
 /// another range: then, once per client, all are looked at.
 #[inline(always)]
-fn find<A: Tables>(row: &Affinity, range: SlotRange) -> Option<u32> {
-    let inside = row.slot.wrapping_sub(range.offset) < range.len;
-    if inside && maps::slot::<A>(row.slot) == Some(row.backend) {
-        return Some(row.slot);
+fn find<A: Tables>(backend: u32, slot: u32, range: SlotRange) -> Option<u32> {
+    let inside = slot.wrapping_sub(range.offset) < range.len;
+    if inside && maps::slot::<A>(slot) == Some(backend) {
+        return Some(slot);
     }
-    let mut search = Search { range, backend: row.backend, found: None };
+    let mut search = Search { range, backend, found: NONE };
     let rounds = if range.len < SEARCH { range.len } else { SEARCH };
     // SAFETY: the callback is given `search`, which outlives the call.
     unsafe {
         helper::bpf_loop(rounds, compare::<A> as *const () as *mut c_void, (&raw mut search).cast(), 0)
     };
-    search.found
+    (search.found != NONE).then_some(search.found)
 }
 
 struct Search {
     range: SlotRange,
     backend: u32,
-    found: Option<u32>,
+    /// [`NONE`] until it is found.
+    found: u32,
 }
 
 /// One round: 1 ends the search.
@@ -66,7 +138,7 @@ extern "C" fn compare<A: Tables>(round: u32, search: *mut Search) -> i64 {
     let search = unsafe { &mut *search };
     let slot = search.range.offset.wrapping_add(round);
     if maps::slot::<A>(slot) == Some(search.backend) {
-        search.found = Some(slot);
+        search.found = slot;
         return 1;
     }
     0

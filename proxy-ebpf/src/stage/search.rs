@@ -100,7 +100,7 @@ fn slot(range: SlotRange, draw: u32) -> u32 {
 fn likely_slot<A: Tables>(frontend: &Frontend, range: SlotRange, own: &Tuple<A>, hash: u32) -> u32 {
     let key = AffinityKey { client: own.src, service: frontend.service };
     let sticks = frontend.affinity_secs != 0;
-    let recalled = if sticks { affinity::recall(&key, frontend.affinity_secs, range) } else { None };
+    let recalled = if sticks { affinity::recall(&key, range) } else { None };
     recalled.map_or(select::draw(frontend, own, hash), |slot| slot.wrapping_sub(range.offset))
 }
 

@@ -92,10 +92,12 @@ pub fn range(frontend: &Frontend, class: ClientClass) -> Option<SlotRange> {
     candidates(frontend, class).ok().map(|candidates| candidates.range)
 }
 
-/// `client` is whom affinity goes by, `draw` a number that decides among the slots.
+/// `sticks` tells whether the frontend has session affinity, `client` whom that goes by; `draw` is a number that
+/// decides among the slots.
 #[inline(always)]
 pub fn select<A: Tables>(
     frontend: &Frontend,
+    sticks: bool,
     candidates: Candidates,
     client: &A,
     draw: u32,
@@ -103,14 +105,12 @@ pub fn select<A: Tables>(
     let Candidates { rule, range } = candidates;
     let invalid = || Refusal::from(DropReason::InvalidMapState);
     let key = AffinityKey { client: *client, service: frontend.service };
-    let sticks = frontend.affinity_secs != 0;
-    let recalled = if sticks { affinity::recall(&key, frontend.affinity_secs, range) } else { None };
-    let slot = recalled.unwrap_or(range.offset.wrapping_add(draw % range.len));
-    let id = maps::slot::<A>(slot).ok_or_else(invalid)?;
+    let id = if sticks {
+        affinity::settle(&key, frontend, range, draw)?
+    } else {
+        maps::slot::<A>(range.offset.wrapping_add(draw % range.len)).ok_or_else(invalid)?
+    };
     let backend = maps::backend::<A>(id).ok_or_else(invalid)?;
-    if sticks && recalled.is_none() {
-        affinity::note(&key, id, slot);
-    }
     let dsr = rule.has(ClientRule::DSR) && backend.flags & backends::flags::LOCAL == 0;
     Ok(Choice { id, backend, snat: rule.has(ClientRule::SNAT), dsr })
 }

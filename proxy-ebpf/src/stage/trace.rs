@@ -1,7 +1,9 @@
 //! What is told to `shunt trace`: connections that are opened, and refusals, while somebody
 //! listens. Nothing is told of packets that only follow.
 
-use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, generated as helper};
 use proxy_common::{
     DropReason, Tuple,
     maps::{
@@ -42,7 +44,8 @@ pub fn masqueraded<A: Tables>(ifindex: u32, from: &Tuple<A>, to: &Tuple<A>, owne
 /// A program's call that a socket hook looks at.
 pub struct Call {
     pub hook: Hook,
-    pub cookie: u64,
+    /// The program's context.
+    pub ctx: *mut c_void,
 }
 
 /// A socket was given a backend in place of a frontend.
@@ -68,7 +71,9 @@ pub fn turned_away<A: Tables>(call: &Call, from: &Tuple<A>, service: u32, reason
 
 #[inline(always)]
 fn note_call(event: &mut Event, call: &Call) {
-    (event.hook, event.cookie) = (call.hook.0, call.cookie);
+    event.hook = call.hook.0;
+    // SAFETY: socket hooks have this helper, and give their context.
+    event.cookie = unsafe { helper::bpf_get_socket_cookie(call.ctx) };
     event.pid = (bpf_get_current_pid_tgid() >> 32) as u32;
 }
 

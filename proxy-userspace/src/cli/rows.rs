@@ -16,6 +16,7 @@ use proxy_common::{
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
+        netns_addresses::Netns,
         service_drops::ServiceDropKey,
         slots::SlotRange,
     },
@@ -41,6 +42,8 @@ pub struct Rows<A: MapAddr> {
     pub conntrack: HashMap<CtKey<A>, CtEntry<A>>,
     /// Clients and the backends they stick to.
     pub affinity: Vec<(AffinityKey<A>, Affinity)>,
+    /// Addresses of network namespaces, by cookie.
+    pub netns_addresses: HashMap<Netns, A>,
     /// Connections opened, by service, backend and kind of frontend.
     pub opened: Vec<(CounterKey, u64)>,
     /// What connections that are over have carried, likewise.
@@ -59,6 +62,7 @@ impl<A: MapAddr + KernelAddr> Rows<A> {
             conntrack: maps.conntrack()?.into_iter().collect(),
             opened: maps.opened::<A>()?,
             affinity: maps.affinity()?,
+            netns_addresses: maps.netns_addresses()?.into_iter().collect(),
             node_addresses: maps.node_addresses()?,
         })
     }

@@ -84,6 +84,7 @@ fn rows() -> Rows<Ip4> {
         slots: vec![99, 8, 7, 7],
         conntrack: HashMap::new(),
         affinity: Vec::new(),
+        netns_addresses: HashMap::new(),
         opened: Vec::new(),
         traffic: Vec::new(),
         node_addresses: vec![(NODE, node_addresses::flags::NODE_PORTS), (POD, 0)],

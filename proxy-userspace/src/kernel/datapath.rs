@@ -21,7 +21,7 @@ use super::{
     bpf::{self, Run},
     fields,
     generations::Generations,
-    handover::Handover,
+    handover::{self, Handover},
     loopback,
     object::{self, Capacities},
     pinned::PinnedMaps,
@@ -94,9 +94,16 @@ impl Datapath {
     }
 
     fn load_new(generations: &Generations, options: Options) -> Result<Self, KernelError> {
+        let before = generations.current()?;
         let pins = generations.begin()?;
-        fields::note(&pins).inspect_err(|_| discard(&pins))?;
-        Self::load(pins.clone(), options).inspect_err(|_| discard(&pins))
+        let load = || {
+            fields::note(&pins)?;
+            if let Some(before) = before {
+                handover::share_storage(&before, &pins)?;
+            }
+            Self::load(pins.clone(), options)
+        };
+        load().inspect_err(|_| discard(&pins))
     }
 
     fn load(pins: Pins, options: Options) -> Result<Self, KernelError> {

@@ -23,6 +23,7 @@ mod settings;
 
 use std::time::Duration;
 
+use aya::maps::MapData;
 use proxy_common::{
     addr::{Ip4, Ip6},
     maps::settings::flags::HANDOVER,
@@ -48,6 +49,8 @@ enum Kept {
     Table,
     /// State of flows that programs write.
     Flows,
+    /// Storage of sockets, which nobody can list: the map itself goes on.
+    Storage,
     /// Counters: they go on from where they were.
     Counters,
     /// Made anew.
@@ -56,7 +59,8 @@ enum Kept {
 
 fn kept(map: &str) -> Kept {
     match map.trim_end_matches("_v4").trim_end_matches("_v6") {
-        "conntrack" | "affinity" | "socket_flows" | "fragments" => Kept::Flows,
+        "conntrack" | "affinity" | "socket_flows" | "fragments" | "netns_addresses" => Kept::Flows,
+        "socket_peers" => Kept::Storage,
         "drops" | "opened" | "traffic" | "service_drops" => Kept::Counters,
         "address_filter" | "held_fragments" | "tails" | "trace" | "events" => Kept::Not,
         _ => Kept::Table,
@@ -65,6 +69,24 @@ fn kept(map: &str) -> Kept {
 
 fn maps(kind: Kept) -> impl Iterator<Item = &'static str> {
     object::pin_names().filter(move |name| kept(name) == kind)
+}
+
+/// Pins the storage of sockets in the incoming generation too, before its programs are loaded: there is
+/// no other way for what sockets hold to go on. Storage with other fields is left behind.
+///
+/// # Errors
+/// When a map cannot be opened or pinned.
+pub(super) fn share_storage(from: &Pins, to: &Pins) -> Result<(), KernelError> {
+    for name in maps(Kept::Storage) {
+        let fields = [from, to].map(|pins| std::fs::read_link(pins.fields(name)).ok());
+        let same = fields[0].is_some() && fields[0] == fields[1];
+        if !same || !from.map(name).exists() {
+            continue;
+        }
+        let map = MapData::from_pin(from.map(name)).map_err(|source| KernelError::Map { name, source })?;
+        map.pin(to.map(name)).map_err(|error| carry_error(name, error))?;
+    }
+    Ok(())
 }
 
 /// Counters as they were when they were copied.

@@ -48,7 +48,7 @@ pub struct Capacities {
     pub slots: u32,
     /// Rows of `conntrack`, two to four per connection.
     pub conntrack: u32,
-    /// Rows of `socket_flows`, two per translated peer.
+    /// Rows of `socket_flows`: one per connected UDP socket, two per peer of one that is not connected.
     pub socket_flows: u32,
     /// Rows of `services`: service ports.
     pub services: u32,
@@ -99,6 +99,10 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("HELD_FRAGMENTS", "held_fragments", None),
     ("SOCK_FLOWS_V4", "socket_flows_v4", Some(|c| c.socket_flows)),
     ("SOCK_FLOWS_V6", "socket_flows_v6", Some(|c| c.socket_flows)),
+    ("SOCK_PEERS_V4", "socket_peers_v4", None),
+    ("SOCK_PEERS_V6", "socket_peers_v6", None),
+    ("NETNS_ADDRS_V4", "netns_addresses_v4", None),
+    ("NETNS_ADDRS_V6", "netns_addresses_v6", None),
     ("OPENED_V4", "opened_v4", Some(|c| c.backends)),
     ("OPENED_V6", "opened_v6", Some(|c| c.backends)),
     ("TRAFFIC_V4", "traffic_v4", Some(|c| c.backends.saturating_mul(2))),

@@ -22,6 +22,7 @@ use proxy_common::{
         device_status::DeviceStatus,
         devices::Device,
         frontends::{Frontend, FrontendKey},
+        netns_addresses::Netns,
         service_drops::ServiceDropKey,
         services::ServiceRow,
         socket_flows::{SocketFlow, SocketFlowKey},
@@ -138,6 +139,14 @@ impl PinnedMaps {
     /// Rows of `affinity`.
     pub fn affinity<A: KernelAddr>(&self) -> Result<Vec<(AffinityKey<A>, Affinity)>, KernelError> {
         self.rows(A::PINS.0.affinity)
+    }
+
+    /// Addresses of network namespaces, by cookie.
+    ///
+    /// # Errors
+    /// When there is no such map, or it has another shape.
+    pub fn netns_addresses<A: KernelAddr>(&self) -> Result<Vec<(Netns, A)>, KernelError> {
+        self.rows(A::PINS.0.netns_addresses)
     }
 
     /// Connections opened so far.

@@ -36,6 +36,8 @@ fn state(cluster: &Cluster, node: usize) -> Result<BTreeSet<String>> {
 fn of_family<A: KernelAddr + Debug>(maps: &PinnedMaps, lines: &mut BTreeSet<String>) -> Result<()> {
     lines.extend(maps.conntrack::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.affinity::<A>()?.iter().map(|row| format!("{row:?}")));
+    lines.extend(maps.netns_addresses::<A>()?.iter().map(|row| format!("{row:?}")));
+    lines.extend(maps.opened::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.socket_flows::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.frontends::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.backends::<A>()?.iter().map(|row| format!("{row:?}")));

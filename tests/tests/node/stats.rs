@@ -21,7 +21,7 @@ fn connect(cluster: &Cluster, from: Origin, count: u32) -> Result<()> {
     outcomes.into_iter().try_for_each(|outcome| outcome.answer(VIP).map(drop))
 }
 
-fn shunt(node: &Node, line: &str) -> Result<String> {
+pub(crate) fn shunt(node: &Node, line: &str) -> Result<String> {
     node.agent.shunt(&node.host.netns, &line.split(' ').collect::<Vec<_>>())
 }
 

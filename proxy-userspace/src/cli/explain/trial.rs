@@ -240,7 +240,7 @@ impl Facts<'_> {
                 view.source_ranges_admit = Some(!denied);
             }
             frontend = Some(view);
-            socket_step = self.socket(sender, tuple, row, candidates.is_empty());
+            socket_step = self.socket(sender, tuple, row, rows);
         }
         let backend = passed.row.as_ref().map(|row| socket(row.dst, row.dport));
         if let Some(row) = &passed.row {
@@ -297,7 +297,7 @@ impl Facts<'_> {
         sender: &Sender<A>,
         tuple: &Tuple<A>,
         row: &Frontend,
-        is_empty: bool,
+        rows: &Rows<A>,
     ) -> Option<(Step, bool)> {
         let (bit, who) = match sender.class {
             ClientClass::Node => (setting::SOCKET_LB_HOST, "processes of the host"),
@@ -306,16 +306,20 @@ impl Facts<'_> {
         };
         let on = self.settings.flags & bit != 0 && tuple.proto != proto::SCTP;
         let rule = ClientRule::of(row.rules, sender.class);
+        let is_empty = facts::range(row, rule).len == 0;
         let ranges = row.flags & flags::SOURCE_RANGES != 0 && sender.class != ClientClass::Node;
-        let silent = rule.has(ClientRule::DENY) || (is_empty && rule.has(ClientRule::DROP));
+        let drops = rule.has(ClientRule::DENY) || (is_empty && rule.has(ClientRule::DROP));
+        // Packets of the host to its own addresses pass no edge that could drop them.
+        let stays_here = sender.class == ClientClass::Node
+            && rows.node_addresses.iter().any(|(addr, _)| *addr == tuple.dst);
         let (does, serves) = match () {
             () if !on => (format!("socket LB does not serve {who}; packets are rewritten instead"), false),
             () if ranges => ("left to the packet path: source ranges look at packets".into(), false),
-            () if silent => ("left to the packet path, which is silent".into(), false),
+            () if drops && !stays_here => ("left to the packet path, which is silent".into(), false),
             () if tuple.src.is_loopback() => {
                 ("a socket bound to loopback is left to the packet path".into(), false)
             }
-            () if is_empty => ("makes the call fail: connection refused".into(), true),
+            () if drops || is_empty => ("makes the call fail: connection refused".into(), true),
             () => (
                 "replaces the address by a backend's, so that no packet is rewritten; below is what a pod \
                  that opted out, or a worker of the kernel, meets"

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use proxy_common::maps::netns_addresses::Netns;
 use serde::Serialize;
 
 use super::{
@@ -52,7 +53,7 @@ pub struct AffinityFilter {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AffinityView {
-    /// The client's address; `netns:N` for the sockets of a network namespace that had none yet.
+    /// The client's address; `netns:N` for the sockets of a network namespace whose address is not known.
     pub client: String,
     /// Namespace, name and port name of the service.
     pub service: String,
@@ -116,6 +117,7 @@ fn client(view: &AffinityView) -> Value {
 
 /// The clients of a family. `now` is the clock of the rows, in nanoseconds.
 pub fn clients<A: MapAddr>(rows: &Rows<A>, names: &Names, now: u64) -> Vec<AffinityView> {
+    let addresses = rows.netns_addresses.iter().map(|(netns, addr)| (*netns, (*addr).into())).collect();
     let mut ports: HashMap<u32, Vec<_>> = HashMap::new();
     for (_, frontend) in rows.frontends.iter().filter(|(_, frontend)| frontend.affinity_secs > 0) {
         ports.entry(frontend.service).or_default().push(frontend);
@@ -133,7 +135,7 @@ pub fn clients<A: MapAddr>(rows: &Rows<A>, names: &Names, now: u64) -> Vec<Affin
             .filter_map(|frontend| u64::from(frontend.affinity_secs).checked_sub(age_seconds))
             .max();
         AffinityView {
-            client: name(key.client.into()),
+            client: name(key.client.into(), &addresses),
             service: names.of(key.service),
             service_id: key.service,
             backend: rows.backends.get(&row.backend).map(|backend| socket(backend.addr, backend.port)),
@@ -146,24 +148,38 @@ pub fn clients<A: MapAddr>(rows: &Rows<A>, names: &Names, now: u64) -> Vec<Affin
     rows.affinity.iter().map(view).collect()
 }
 
-/// The address, or the network namespace that stands for sockets that had none when they were
-/// connected: addresses in 0.0.0.0/8 and ::/64, which nobody can have.
-fn name(client: IpAddr) -> String {
-    let cookie = match client {
-        IpAddr::V4(addr) => Some(u64::from(addr.to_bits())).filter(|bits| bits >> 24 == 0),
-        IpAddr::V6(addr) => u64::try_from(addr.to_bits()).ok().filter(|bits| *bits > 1),
+/// The address. Under socket LB, the client's network namespace stands for it: rows have addresses in 0.0.0.0/8
+/// and ::/64, which nobody can have. `known` are those of namespaces, by cookie.
+fn name(client: IpAddr, known: &HashMap<Netns, IpAddr>) -> String {
+    let (cookie, known) = match client {
+        // It has room for a part of the cookie.
+        IpAddr::V4(addr) if addr.octets()[0] == 0 => {
+            let cookie = addr.to_bits();
+            (u64::from(cookie), known.iter().find(|(netns, _)| **netns as u32 & 0x00ff_ffff == cookie))
+        }
+        IpAddr::V6(addr) if addr.to_bits() > 1 && addr.to_bits() >> 64 == 0 => {
+            let cookie = addr.to_bits() as u64;
+            (cookie, known.get_key_value(&cookie))
+        }
+        _ => return client.to_string(),
     };
-    cookie.map_or_else(|| client.to_string(), |cookie| format!("netns:{cookie}"))
+    known.map_or_else(|| format!("netns:{cookie}"), |(_, addr)| addr.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::name;
 
     #[test]
-    fn sockets_without_an_address_are_named_by_their_namespace() {
-        let shown =
-            ["10.0.0.1", "0.0.1.2", "2001:db8::1", "::1", "::5:1"].map(|addr| name(addr.parse().unwrap()));
-        assert_eq!(shown, ["10.0.0.1", "netns:258", "2001:db8::1", "::1", "netns:327681"]);
+    fn sockets_without_an_address_are_named_by_that_of_their_namespace() {
+        let addr = |text: &str| text.parse().expect("an address");
+        let known = HashMap::from([(0x0500_0003, addr("10.0.0.3")), (7, addr("2001:db8::7"))]);
+        let shown = ["10.0.0.1", "0.0.1.2", "0.0.0.3", "2001:db8::1", "::1", "::5:1", "::7"];
+        assert_eq!(
+            shown.map(|client| name(addr(client), &known)),
+            ["10.0.0.1", "netns:258", "10.0.0.3", "2001:db8::1", "::1", "netns:327681", "2001:db8::7"]
+        );
     }
 }

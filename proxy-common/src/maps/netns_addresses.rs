@@ -1,0 +1,16 @@
+//! `netns_addresses_v4`, `netns_addresses_v6`: LRU hash, network namespace → the address of its sockets,
+//! known once one of them was bound to it.
+//!
+//! A socket that is not bound has no address yet when it is connected. Session affinity takes it for the
+//! same client as one that is bound to this address.
+
+use super::assert_size;
+use crate::addr::{Ip4, Ip6};
+
+/// Number of rows per family.
+pub const CAPACITY: u32 = 8_192;
+
+/// `bpf_get_netns_cookie` of the namespace.
+pub type Netns = u64;
+
+assert_size!(Ip4 = 4, Ip6 = 16);
