@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod addresses;
+mod calls;
 mod capture;
 mod check;
 mod confined;
