@@ -13,6 +13,7 @@
 )]
 
 mod bind;
+mod list;
 mod maps;
 mod packet;
 mod pipeline;

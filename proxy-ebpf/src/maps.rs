@@ -33,27 +33,29 @@ use proxy_common::{
         services::{self, ServiceRow},
         settings::{ServiceRange, Settings},
         slots,
-        socket_flows::{self, SocketFlow, SocketFlowKey},
+        socket_datagrams::{SocketDatagrams, SocketPair},
         socket_lb_exempt,
         socket_peers::SocketPeer,
-        source_ranges,
+        source_ranges, stale_sockets,
         tails::{self, Tail},
     },
 };
 
 pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
+    datagrams::{look_at_pair, put_connected, put_sent, sent, socket_datagrams, use_pair},
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
+    peers::{put_socket_peer, socket_peer},
     room::{Room, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search},
-    socket::{put_socket_flow, put_socket_peer, socket_flow, socket_peer},
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
 };
 use crate::packet::Packet;
 
 mod count;
+mod datagrams;
 mod fragment;
+mod peers;
 mod room;
-mod socket;
 mod sticky;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
@@ -75,7 +77,8 @@ type Rooms<A> = PerCpuArray<Room<A>, 1>;
 type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type SocketPeers<A> = SkStorage<SocketPeer<A>>;
 type NetnsAddresses<A> = LruHashMap<Netns, A, { netns_addresses::CAPACITY as usize }>;
-type SocketFlows<A> = LruHashMap<SocketFlowKey<A>, SocketFlow<A>, { socket_flows::CAPACITY as usize }>;
+type SocketData<A> = SkStorage<SocketDatagrams<A>>;
+type StaleSockets<A> = HashMap<SocketPair<A>, u32, { stale_sockets::CAPACITY as usize }, NO_PREALLOC>;
 
 /// What a row of `source_ranges` matches: `SourceRange` without the length, which aya's key has.
 #[repr(C)]
@@ -115,7 +118,8 @@ family! { Ip4:
     source_ranges = SRC_RANGES_V4: SourceRanges<Ip4>;
     affinity = AFFINITY_V4: Affinities<Ip4>;
     fragments = FRAGMENTS_V4: Fragments<Ip4>;
-    socket_flows = SOCK_FLOWS_V4: SocketFlows<Ip4>;
+    socket_datagrams = SOCK_DATA_V4: SocketData<Ip4>;
+    stale_sockets = STALE_SOCKS_V4: StaleSockets<Ip4>;
     socket_peers = SOCK_PEERS_V4: SocketPeers<Ip4>;
     netns_addresses = NETNS_ADDRS_V4: NetnsAddresses<Ip4>;
     opened = OPENED_V4: Opened;
@@ -135,7 +139,8 @@ family! { Ip6:
     source_ranges = SRC_RANGES_V6: SourceRanges<Ip6>;
     affinity = AFFINITY_V6: Affinities<Ip6>;
     fragments = FRAGMENTS_V6: Fragments<Ip6>;
-    socket_flows = SOCK_FLOWS_V6: SocketFlows<Ip6>;
+    socket_datagrams = SOCK_DATA_V6: SocketData<Ip6>;
+    stale_sockets = STALE_SOCKS_V6: StaleSockets<Ip6>;
     socket_peers = SOCK_PEERS_V6: SocketPeers<Ip6>;
     netns_addresses = NETNS_ADDRS_V6: NetnsAddresses<Ip6>;
     opened = OPENED_V6: Opened;
@@ -198,7 +203,8 @@ pub trait Tables: ServiceRange + SnatAddresses {
     fn source_ranges() -> &'static SourceRanges<Self>;
     fn affinity() -> &'static Affinities<Self>;
     fn fragments() -> &'static Fragments<Self>;
-    fn socket_flows() -> &'static SocketFlows<Self>;
+    fn socket_datagrams() -> &'static SocketData<Self>;
+    fn stale_sockets() -> &'static StaleSockets<Self>;
     fn socket_peers() -> &'static SocketPeers<Self>;
     fn netns_addresses() -> &'static NetnsAddresses<Self>;
     fn opened() -> &'static Opened;

@@ -6,8 +6,8 @@
 mod ask;
 mod client;
 mod connect;
+mod datagrams;
 mod exempt;
-mod flow;
 mod place;
 mod send;
 mod show;

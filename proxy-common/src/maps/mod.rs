@@ -28,14 +28,15 @@ pub mod service_drops;
 pub mod services;
 pub mod settings;
 pub mod slots;
-pub mod socket_flows;
+pub mod socket_datagrams;
 pub mod socket_lb_exempt;
 pub mod socket_peers;
 pub mod source_ranges;
+pub mod stale_sockets;
 pub mod tails;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
-pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 6 };
+pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 7 };
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

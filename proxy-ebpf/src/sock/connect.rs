@@ -1,7 +1,7 @@
 //! A program connects a socket.
 
 use proxy_common::{
-    maps::{events::Hook, socket_flows::TO_FRONTEND, socket_peers::SocketPeer},
+    maps::{events::Hook, socket_peers::SocketPeer},
     proto,
 };
 
@@ -9,7 +9,7 @@ use super::{
     ALLOW,
     ask::ask,
     client::{port, socket},
-    flow,
+    datagrams::{By, remember},
     place::{Call, Place},
 };
 use crate::maps;
@@ -34,8 +34,7 @@ pub fn connect<P: Place>(call: &Call<P>) -> i32 {
         };
         maps::put_socket_peer(socket(call.ctx), &pair);
     } else {
-        // The agent looks for it when the backend goes.
-        flow::remember(call, TO_FRONTEND, backend, asked.frontend.service, choice.id);
+        remember(call, By::Connect, &asked, &choice);
     }
     asked.note(&choice);
     call.replace(&backend.0, backend.1);

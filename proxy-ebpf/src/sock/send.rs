@@ -1,19 +1,14 @@
 //! A program sends a datagram by a socket that is not connected.
 
-use proxy_common::maps::{
-    events::Hook,
-    frontends::Frontend,
-    socket_flows::{TO_BACKEND, TO_FRONTEND},
-};
+use proxy_common::maps::events::Hook;
 
 use super::{
     ALLOW,
     ask::ask,
     client::port,
-    flow,
-    place::{Call, Peer, Place},
+    datagrams::{By, known_backend, remember},
+    place::{Call, Place},
 };
-use crate::maps;
 
 #[inline(always)]
 pub fn send<P: Place>(call: &Call<P>) -> i32 {
@@ -29,20 +24,8 @@ pub fn send<P: Place>(call: &Call<P>) -> i32 {
         Ok(choice) => choice,
         Err(verdict) => return verdict,
     };
-    let backend = (choice.backend.addr, choice.backend.port);
-    for direction in [TO_BACKEND, TO_FRONTEND] {
-        flow::remember(call, direction, backend, asked.frontend.service, choice.id);
-    }
+    remember(call, By::Send, &asked, &choice);
     asked.note(&choice);
-    call.replace(&backend.0, backend.1);
+    call.replace(&choice.backend.addr, choice.backend.port);
     ALLOW
-}
-
-/// The backend this socket last sent to under the frontend, as long as it exists.
-#[inline(always)]
-fn known_backend<P: Place>(call: &Call<P>, frontend: &Frontend) -> Option<Peer<P::Addr>> {
-    let flow = maps::socket_flow(&flow::key(call, &call.peer, TO_BACKEND))?;
-    let backend = maps::backend::<P::Addr>(flow.backend)?;
-    let same = backend.addr == flow.addr && backend.port == flow.port && flow.service == frontend.service;
-    same.then_some(Peer { addr: flow.addr, port: flow.port })
 }

@@ -1,11 +1,11 @@
 //! A program asks whom a socket speaks to.
 
-use proxy_common::{maps::socket_flows::TO_FRONTEND, proto};
+use proxy_common::proto;
 
 use super::{
     ALLOW,
     client::socket,
-    flow,
+    datagrams::frontend_of,
     place::{Call, Place},
 };
 use crate::maps;
@@ -13,14 +13,15 @@ use crate::maps;
 #[inline(always)]
 pub fn show<P: Place>(call: &Call<P>) -> i32 {
     let shown = &call.peer;
-    let stored = if call.proto == proto::TCP { maps::socket_peer::<P::Addr>(socket(call.ctx)) } else { None };
-    if let Some(pair) = stored {
-        if pair.backend == shown.addr && pair.backend_port == shown.port {
-            call.replace(&pair.frontend, pair.frontend_port);
+    if call.proto != proto::TCP {
+        if let Some(frontend) = frontend_of(call) {
+            call.replace(&frontend.addr, frontend.port);
         }
-    } else if let Some(flow) = maps::socket_flow(&flow::key(call, shown, TO_FRONTEND)) {
-        // Also a TCP socket that an agent with layout 5 has connected.
-        call.replace(&flow.addr, flow.port);
+    } else if let Some(pair) = maps::socket_peer::<P::Addr>(socket(call.ctx))
+        && pair.backend == shown.addr
+        && pair.backend_port == shown.port
+    {
+        call.replace(&pair.frontend, pair.frontend_port);
     }
     ALLOW
 }

@@ -97,9 +97,7 @@ fn map_notice(fill: &MapFill) -> Notice {
     let MapFill { map, rows, capacity, .. } = fill;
     let subject = fill.family.map_or_else(|| map.to_string(), |family| format!("{map} {family}"));
     let consequence = match map {
-        MapName::Conntrack | MapName::SocketFlows => {
-            "when it is full, what has been silent longest is forgotten"
-        }
+        MapName::Conntrack => "when it is full, what has been silent longest is forgotten",
         _ => "when it is full, changes of services are not carried out",
     };
     let note = format!("the map {subject} holds {rows} of {capacity} rows; {consequence}");

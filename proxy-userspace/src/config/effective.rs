@@ -345,7 +345,6 @@ fn check_capacities(maps: &crate::kernel::Capacities, problems: &mut Problems) {
         ("maps.backends", maps.backends),
         ("maps.slots", maps.slots),
         ("maps.conntrack", maps.conntrack),
-        ("maps.socketFlows", maps.socket_flows),
         ("maps.services", maps.services),
         ("maps.affinity", maps.affinity),
     ] {

@@ -16,7 +16,7 @@ use proxy_common::{
         service_cidrs::Prefix,
         services::ServiceRow,
         settings::Settings,
-        socket_flows::{SocketFlow, SocketFlowKey},
+        socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
     },
 };
@@ -93,8 +93,8 @@ pub struct MemoryFamily<A> {
     pub source_ranges: BTreeMap<SourceRange<A>, ()>,
     /// `conntrack`.
     pub conntrack: Vec<(CtKey<A>, CtEntry<A>)>,
-    /// `socket_flows`.
-    pub socket_flows: Vec<(SocketFlowKey<A>, SocketFlow<A>)>,
+    /// `socket_datagrams` of all sockets.
+    pub socket_pairs: Vec<ListedPair<A>>,
     /// `opened`.
     pub opened: BTreeMap<CounterKey, u64>,
     /// `traffic`.
@@ -148,7 +148,7 @@ impl<A: MapAddr> MemoryFamily<A> {
             service_cidrs: Vec::new(),
             source_ranges: BTreeMap::new(),
             conntrack: Vec::new(),
-            socket_flows: Vec::new(),
+            socket_pairs: Vec::new(),
             opened: BTreeMap::new(),
             traffic: BTreeMap::new(),
             faults: Faults::default(),
@@ -366,17 +366,14 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         result
     }
 
-    fn each_socket_flow(
-        &self,
-        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
-    ) -> Result<(), MapError> {
-        self.socket_flows.iter().for_each(|(key, flow)| visit(key, flow));
+    fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError> {
+        self.socket_pairs.iter().for_each(visit);
         Ok(())
     }
 
-    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
-        let (done, result) = self.faults.admit(MapName::SocketFlows, keys.len());
-        self.socket_flows.retain(|(key, _)| !keys[..done].contains(key));
+    fn forget_socket_pairs(&mut self, pairs: &[SocketPair<A>]) -> Result<(), MapError> {
+        let (done, result) = self.faults.admit(MapName::StaleSockets, pairs.len());
+        self.socket_pairs.retain(|listed| !pairs[..done].contains(&listed.pair));
         result
     }
 

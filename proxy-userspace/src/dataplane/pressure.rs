@@ -108,7 +108,6 @@ impl<A: MapAddr> FamilyTable<A> {
             (MapName::Slots, self.ranges.used() as usize),
             (MapName::SourceRanges, source_ranges),
             (MapName::Conntrack, flows.conntrack),
-            (MapName::SocketFlows, flows.socket_flows),
             (MapName::Opened, flows.counts.len()),
         ];
         rows.map(|(map, rows)| MapFill {

@@ -12,7 +12,7 @@ use proxy_common::{
         service_cidrs::Prefix,
         services::ServiceRow,
         settings::Settings,
-        socket_flows::{SocketFlow, SocketFlowKey},
+        socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
     },
 };
@@ -115,13 +115,10 @@ pub trait FamilyMaps<A: Addr> {
     /// Removes rows of `conntrack`.
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
 
-    /// Calls `visit` with the rows of `socket_flows`; rows that come or go meanwhile may be missed.
-    fn each_socket_flow(
-        &self,
-        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
-    ) -> Result<(), MapError>;
-    /// Removes rows of `socket_flows`.
-    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError>;
+    /// Calls `visit` with what UDP sockets hold; of sockets that come or go meanwhile some may be missed.
+    fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError>;
+    /// Has every socket forget these pairs.
+    fn forget_socket_pairs(&mut self, pairs: &[SocketPair<A>]) -> Result<(), MapError>;
 
     /// Every row of `opened`.
     fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError>;
@@ -172,8 +169,8 @@ pub enum MapName {
     SourceRanges,
     /// `conntrack_v4` or `conntrack_v6`.
     Conntrack,
-    /// `socket_flows_v4` or `socket_flows_v6`.
-    SocketFlows,
+    /// `stale_sockets_v4` or `stale_sockets_v6`.
+    StaleSockets,
     /// `opened_v4` or `opened_v6`.
     Opened,
     /// `traffic_v4` or `traffic_v6`.
@@ -200,7 +197,7 @@ impl MapName {
             MapName::ServiceCidrs => "service_cidrs",
             MapName::SourceRanges => "source_ranges",
             MapName::Conntrack => "conntrack",
-            MapName::SocketFlows => "socket_flows",
+            MapName::StaleSockets => "stale_sockets",
             MapName::Opened => "opened",
             MapName::Traffic => "traffic",
             MapName::SocketLbExempt => "socket_lb_exempt",

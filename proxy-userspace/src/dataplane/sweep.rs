@@ -43,11 +43,11 @@ pub struct Swept {
     pub expired: usize,
     /// To a backend or by a frontend that is no longer theirs.
     pub stale: usize,
-    /// Translations of sockets that are no longer allowed.
-    pub socket_flows: usize,
+    /// Pairs of UDP sockets that are no longer allowed.
+    pub socket_pairs: usize,
     /// Connected sockets that were destroyed.
     pub destroyed: usize,
-    /// `stale` and `socket_flows` together, of IPv4 and of IPv6.
+    /// `stale` and `socket_pairs` together, of IPv4 and of IPv6.
     pub cut: [usize; 2],
 }
 

@@ -11,7 +11,9 @@ use std::{
 use aya::Pod;
 use aya_obj::generated::{bpf_attr, bpf_cmd};
 
-pub(super) use link::{link_cgroup, link_detach, link_open, link_pin, link_update, link_xdp, xdp_link};
+pub(super) use link::{
+    iter_link, link_cgroup, link_detach, link_open, link_pin, link_update, link_xdp, xdp_link,
+};
 pub(super) use rows::RawMap;
 
 /// `BPF_ANY`: whether the row is there or not.

@@ -29,7 +29,6 @@ limits! {
     backends: "backends", ["backends_v4", "backends_v6"];
     slots: "slots", ["slots_v4", "slots_v6"];
     conntrack: "conntrack", ["conntrack_v4", "conntrack_v6"];
-    socket_flows: "socketFlows", ["socket_flows_v4", "socket_flows_v6"];
     services: "services", ["services", "services"];
     affinity: "affinity", ["affinity_v4", "affinity_v6"];
 }
@@ -46,7 +45,6 @@ impl Limit {
             MapName::Backends => "backends",
             MapName::Slots => "slots",
             MapName::Conntrack => "conntrack",
-            MapName::SocketFlows => "socketFlows",
             MapName::Services => "services",
             _ => return None,
         };

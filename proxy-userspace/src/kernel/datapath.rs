@@ -26,7 +26,7 @@ use super::{
     object::{self, Capacities},
     pinned::PinnedMaps,
     pins::Pins,
-    pod_cgroups, sockets, tails,
+    pod_cgroups, socket_list, sockets, tails,
     xdp::{self, XdpPolicy},
 };
 
@@ -110,6 +110,9 @@ impl Datapath {
         pins.create()?;
         let mut ebpf = object::load(&pins, &options.capacities, options.log_level, options.xdp)?;
         tails::fill(&mut ebpf, &pins, true)?;
+        if let Err(error) = socket_list::pin(&mut ebpf, &pins) {
+            tracing::warn!(%error, "UDP sockets that are connected to a backend that goes will not be found");
+        }
         let no_xdp = match options.xdp {
             XdpPolicy::Off => None,
             _ => object::load_driver(&mut ebpf).err().map(|error| {

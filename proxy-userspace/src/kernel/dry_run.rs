@@ -207,8 +207,15 @@ mod tests {
 
     #[test]
     fn what_programs_write_is_never_the_live_map() {
-        let written =
-            ["conntrack", "affinity", "fragments", "socket_flows", "socket_peers", "netns_addresses"];
+        let written = [
+            "conntrack",
+            "affinity",
+            "fragments",
+            "stale_sockets",
+            "socket_datagrams",
+            "socket_peers",
+            "netns_addresses",
+        ];
         for name in written {
             assert!(!is_read(&format!("{name}_v4")) && !is_read(&format!("{name}_v6")), "{name}");
         }

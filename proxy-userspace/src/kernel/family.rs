@@ -15,13 +15,14 @@ use proxy_common::{
         counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
-        socket_flows::{SocketFlow, SocketFlowKey},
+        socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
     },
 };
 
 use super::{
     error::KernelError, filter::AddressFilter, hash::HashTable, mmap::MappedArray, object, pins::Pins,
+    socket_list,
 };
 use crate::dataplane::{FamilyMaps, MapError, MapName};
 
@@ -35,7 +36,8 @@ pub struct KernelFamily<A: Addr> {
     service_cidrs: LpmTrie<MapData, A, u32>,
     source_ranges: LpmTrie<MapData, ServiceAddr<A>, u32>,
     conntrack: HashTable,
-    socket_flows: HashTable,
+    stale_sockets: HashTable,
+    pins: Pins,
     opened: HashTable,
     traffic: HashTable,
 }
@@ -52,7 +54,8 @@ pub(super) struct FamilyPins {
     pub(super) conntrack: &'static str,
     pub(super) affinity: &'static str,
     pub(super) netns_addresses: &'static str,
-    pub(super) socket_flows: &'static str,
+    pub(super) stale_sockets: &'static str,
+    pub(super) list_sockets: &'static str,
     pub(super) opened: &'static str,
     pub(super) traffic: &'static str,
 }
@@ -68,7 +71,8 @@ pub(super) const V4: FamilyPins = FamilyPins {
     conntrack: "conntrack_v4",
     affinity: "affinity_v4",
     netns_addresses: "netns_addresses_v4",
-    socket_flows: "socket_flows_v4",
+    stale_sockets: "stale_sockets_v4",
+    list_sockets: "list_sockets_v4",
     opened: "opened_v4",
     traffic: "traffic_v4",
 };
@@ -84,7 +88,8 @@ pub(super) const V6: FamilyPins = FamilyPins {
     conntrack: "conntrack_v6",
     affinity: "affinity_v6",
     netns_addresses: "netns_addresses_v6",
-    socket_flows: "socket_flows_v6",
+    stale_sockets: "stale_sockets_v6",
+    list_sockets: "list_sockets_v6",
     opened: "opened_v6",
     traffic: "traffic_v6",
 };
@@ -176,12 +181,25 @@ impl<A: KernelAddr> KernelFamily<A> {
             service_cidrs: trie(pins, names.service_cidrs)?,
             source_ranges: trie(pins, names.source_ranges)?,
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
-            socket_flows: HashTable::open(pins, names.socket_flows, MapName::SocketFlows)?,
+            stale_sockets: HashTable::open(pins, names.stale_sockets, MapName::StaleSockets)?,
+            pins: pins.clone(),
             opened: HashTable::open(pins, names.opened, MapName::Opened)?,
             traffic: HashTable::open(pins, names.traffic, MapName::Traffic)?,
         };
         maps.admit_all()?;
+        maps.forget_no_pairs()?;
         Ok(maps)
+    }
+
+    fn socket_pairs(&self) -> Result<Vec<ListedPair<A>>, MapError> {
+        socket_list::read(&self.pins)
+            .map_err(|source| self.stale_sockets.error("list what UDP sockets hold".into(), source))
+    }
+
+    /// Whoever lists the sockets removes nothing more from them.
+    fn forget_no_pairs(&mut self) -> Result<(), MapError> {
+        let rows: Vec<(SocketPair<A>, u32)> = self.stale_sockets.rows()?;
+        self.stale_sockets.delete(&rows.into_iter().map(|(pair, _)| pair).collect::<Vec<_>>())
     }
 
     /// Has packets looked at that rows of an earlier agent are for, whatever it left of the filter.
@@ -232,7 +250,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
             MapName::Slots => self.slots.len(),
             MapName::NodeAddresses => self.node_addresses.capacity(),
             MapName::Conntrack => self.conntrack.capacity(),
-            MapName::SocketFlows => self.socket_flows.capacity(),
+            MapName::StaleSockets => self.stale_sockets.capacity(),
             MapName::Opened => self.opened.capacity(),
             MapName::Traffic => self.traffic.capacity(),
             MapName::SourceRanges => maps::source_ranges::CAPACITY,
@@ -362,15 +380,19 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         self.conntrack.delete(keys)
     }
 
-    fn each_socket_flow(
-        &self,
-        visit: &mut dyn FnMut(&SocketFlowKey<A>, &SocketFlow<A>),
-    ) -> Result<(), MapError> {
-        self.socket_flows.each(|k, v| visit(&k, &v))
+    fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError> {
+        self.socket_pairs()?.iter().for_each(visit);
+        Ok(())
     }
 
-    fn delete_socket_flows(&mut self, keys: &[SocketFlowKey<A>]) -> Result<(), MapError> {
-        self.socket_flows.delete(keys)
+    fn forget_socket_pairs(&mut self, pairs: &[SocketPair<A>]) -> Result<(), MapError> {
+        for pairs in pairs.chunks(maps::stale_sockets::CAPACITY as usize) {
+            self.stale_sockets.put(&pairs.iter().map(|pair| (*pair, 1u32)).collect::<Vec<_>>())?;
+            let removed = self.socket_pairs();
+            self.forget_no_pairs()?;
+            removed?;
+        }
+        Ok(())
     }
 
     fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError> {

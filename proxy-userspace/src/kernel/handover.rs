@@ -59,10 +59,10 @@ enum Kept {
 
 fn kept(map: &str) -> Kept {
     match map.trim_end_matches("_v4").trim_end_matches("_v6") {
-        "conntrack" | "affinity" | "socket_flows" | "fragments" | "netns_addresses" => Kept::Flows,
-        "socket_peers" => Kept::Storage,
+        "conntrack" | "affinity" | "fragments" | "netns_addresses" => Kept::Flows,
+        "socket_peers" | "socket_datagrams" => Kept::Storage,
         "drops" | "opened" | "traffic" | "service_drops" => Kept::Counters,
-        "address_filter" | "held_fragments" | "tails" | "trace" | "events" => Kept::Not,
+        "address_filter" | "held_fragments" | "stale_sockets" | "tails" | "trace" | "events" => Kept::Not,
         _ => Kept::Table,
     }
 }
@@ -133,7 +133,7 @@ pub(super) struct Handover {
 pub struct HandedOver {
     /// Rows of connections, of both families.
     pub connections: usize,
-    /// Rows of affinity, of sockets and of packets in fragments.
+    /// Rows of affinity and of packets in fragments.
     pub other_flows: usize,
 }
 
@@ -255,7 +255,7 @@ impl Handover {
     }
 }
 
-/// Copies affinity, socket flows and fragments that are not known here, or were used later there.
+/// Copies affinity and fragments that are not known here, or were used later there.
 fn copy_others(from: &Pins, to: &Pins) -> Result<usize, KernelError> {
     let mut copied = 0;
     for name in maps(Kept::Flows).filter(|name| !name.starts_with("conntrack")) {

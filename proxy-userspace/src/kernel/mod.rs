@@ -40,6 +40,7 @@ mod pod_cgroups;
 mod routes;
 mod running;
 mod sock_diag;
+mod socket_list;
 mod sockets;
 mod tails;
 mod xdp;
@@ -75,7 +76,7 @@ pub use netfilter::{
 pub use netlink::Netlink;
 pub use nf_conntrack::{NfConntrack, Unset};
 pub use object::Capacities;
-pub use pinned::{ConntrackRows, PinnedMaps, SocketFlowRows};
+pub use pinned::{ConntrackRows, PinnedMaps};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use routes::{Question, Way};
 pub use running::{Running, Stopped, is_running};

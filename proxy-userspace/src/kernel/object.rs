@@ -48,8 +48,6 @@ pub struct Capacities {
     pub slots: u32,
     /// Rows of `conntrack`, two to four per connection.
     pub conntrack: u32,
-    /// Rows of `socket_flows`: one per connected UDP socket, two per peer of one that is not connected.
-    pub socket_flows: u32,
     /// Rows of `services`: service ports.
     pub services: u32,
     /// Rows of `affinity`: clients with session affinity.
@@ -63,7 +61,6 @@ impl Default for Capacities {
             backends: maps::backends::CAPACITY,
             slots: maps::slots::CAPACITY,
             conntrack: maps::conntrack::CAPACITY,
-            socket_flows: maps::socket_flows::CAPACITY,
             services: maps::services::CAPACITY,
             affinity: maps::affinity::CAPACITY,
         }
@@ -97,8 +94,10 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("HELD_PORTS_V4", "held_ports_v4", None),
     ("HELD_PORTS_V6", "held_ports_v6", None),
     ("HELD_FRAGMENTS", "held_fragments", None),
-    ("SOCK_FLOWS_V4", "socket_flows_v4", Some(|c| c.socket_flows)),
-    ("SOCK_FLOWS_V6", "socket_flows_v6", Some(|c| c.socket_flows)),
+    ("SOCK_DATA_V4", "socket_datagrams_v4", None),
+    ("SOCK_DATA_V6", "socket_datagrams_v6", None),
+    ("STALE_SOCKS_V4", "stale_sockets_v4", None),
+    ("STALE_SOCKS_V6", "stale_sockets_v6", None),
     ("SOCK_PEERS_V4", "socket_peers_v4", None),
     ("SOCK_PEERS_V6", "socket_peers_v6", None),
     ("NETNS_ADDRS_V4", "netns_addresses_v4", None),

@@ -25,16 +25,17 @@ use proxy_common::{
         netns_addresses::Netns,
         service_drops::ServiceDropKey,
         services::ServiceRow,
-        socket_flows::{SocketFlow, SocketFlowKey},
+        socket_datagrams::ListedPair,
     },
 };
 
-use super::{XdpStatus, bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins};
+use super::{
+    XdpStatus, bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins,
+    socket_list,
+};
 
 /// Rows of `conntrack`.
 pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;
-/// Rows of `socket_flows`.
-pub type SocketFlowRows<A> = Vec<(SocketFlowKey<A>, SocketFlow<A>)>;
 
 /// The kernel writes rows of its own size. An agent of another version may have put other maps in
 /// the place of those that were there when the reader was opened.
@@ -131,9 +132,10 @@ impl PinnedMaps {
         self.rows(A::PINS.0.conntrack)
     }
 
-    /// Rows of `socket_flows`.
-    pub fn socket_flows<A: KernelAddr>(&self) -> Result<SocketFlowRows<A>, KernelError> {
-        self.rows(A::PINS.0.socket_flows)
+    /// What UDP sockets hold of services.
+    pub fn socket_pairs<A: KernelAddr>(&self) -> Result<Vec<ListedPair<A>>, KernelError> {
+        let what = || "list what UDP sockets hold".to_owned();
+        socket_list::read(&self.pins).map_err(|source| KernelError::System { what: what(), source })
     }
 
     /// Rows of `affinity`.

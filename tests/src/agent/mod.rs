@@ -108,7 +108,7 @@ impl Agent {
             "socketLB": socket_lb.name(),
             "maps": {
                 "frontends": 1024, "backends": 1024, "slots": 16384,
-                "conntrack": 65536, "socketFlows": 16384, "services": 1024,
+                "conntrack": 65536, "services": 1024,
             },
         })
     }

@@ -38,7 +38,7 @@ fn of_family<A: KernelAddr + Debug>(maps: &PinnedMaps, lines: &mut BTreeSet<Stri
     lines.extend(maps.affinity::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.netns_addresses::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.opened::<A>()?.iter().map(|row| format!("{row:?}")));
-    lines.extend(maps.socket_flows::<A>()?.iter().map(|row| format!("{row:?}")));
+    lines.extend(maps.socket_pairs::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.frontends::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.backends::<A>()?.iter().map(|row| format!("{row:?}")));
     lines.extend(maps.node_addresses::<A>()?.iter().map(|row| format!("{row:?}")));

@@ -107,7 +107,6 @@ impl Bench {
             backends: 64,
             slots: 256,
             conntrack: rows,
-            socket_flows: 256,
             services: 64,
             affinity: 256,
         };

@@ -85,7 +85,6 @@ fn family<A: MapAddr + KernelAddr>(maps: &PinnedMaps, rows: &Rows<A>) -> Result<
         ("backends", rows.backends.len()),
         ("slots", slots),
         ("conntrack", rows.conntrack.len()),
-        ("socket_flows", maps.socket_flows::<A>()?.len()),
         ("affinity", rows.affinity.len()),
         ("opened", rows.opened.len()),
         ("traffic", rows.traffic.len()),

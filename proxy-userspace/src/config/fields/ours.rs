@@ -65,11 +65,6 @@ pub const SHUNT: &[Field] = &[
     honoured("maps.backends", Restart, "rows: endpoints"),
     honoured("maps.slots", Restart, "rows: candidates of all frontends together"),
     honoured("maps.conntrack", Restart, "rows: two to four for each translated connection"),
-    honoured(
-        "maps.socketFlows",
-        Restart,
-        "rows: UDP sockets that socket LB has translated; two for each peer of one that is not connected",
-    ),
     honoured("maps.services", Restart, "rows: service ports"),
     honoured("maps.affinity", Restart, "rows: clients with session affinity"),
     honoured("bpffs", Restart, "directory for pins, on a bpf file system"),

@@ -9,7 +9,7 @@ use std::{
 use proxy_common::maps::{
     conntrack::{CtEntry, CtKey},
     counters::{CounterKey, Traffic},
-    socket_flows::{SocketFlowKey, TO_FRONTEND},
+    socket_datagrams::ListedPair,
 };
 
 use super::{
@@ -34,27 +34,27 @@ impl Survey {
         let stale_v4 = swept.stale;
         let v6 = self.v6.remove(&verdict.v6, maps.v6(), &mut swept)?;
         swept.cut = [stale_v4 + v4.len(), swept.stale - stale_v4 + v6.len()];
-        // The rows go last: they are all that is known of sockets still to be destroyed.
+        // The pairs go last: they are all that is known of sockets still to be destroyed.
         let stale: HashSet<_> =
             v4.iter().filter_map(connected).chain(v6.iter().filter_map(connected)).collect();
         if !stale.is_empty() {
             swept.destroyed = sockets.destroy(&Vec::from_iter(stale))?;
         }
-        swept.socket_flows = v4.len() + v6.len();
-        delete_socket_flows(maps.v4(), &v4)?;
-        delete_socket_flows(maps.v6(), &v6)?;
+        swept.socket_pairs = v4.len() + v6.len();
+        forget(maps.v4(), &v4)?;
+        forget(maps.v6(), &v6)?;
         Ok(swept)
     }
 }
 
 impl<A: MapAddr> Flows<A> {
-    /// Removes rows of `conntrack`; returns those of `socket_flows` that have to go.
+    /// Removes rows of `conntrack`; returns the pairs of sockets that have to go.
     fn remove(
         self,
         verdict: &FamilyVerdict<A>,
         maps: &mut impl FamilyMaps<A>,
         swept: &mut Swept,
-    ) -> Result<Vec<SocketFlowKey<A>>, MapError> {
+    ) -> Result<Vec<ListedPair<A>>, MapError> {
         let mut sockets = Vec::new();
         if !verdict.counters.is_empty() {
             maps.delete_counters(&verdict.counters)?;
@@ -123,16 +123,14 @@ fn take<A: MapAddr>(
     Ok(true)
 }
 
-/// The socket a row is about, if it may be a connected one.
-fn connected<A: MapAddr>(key: &SocketFlowKey<A>) -> Option<StaleSocket> {
-    let [high, low] = key.cookie.map(u64::from);
-    let peer = SocketAddr::new(key.addr.into(), key.port);
-    (key.direction == TO_FRONTEND).then_some(StaleSocket { cookie: high << 32 | low, peer })
+/// The socket that holds the pair, if it was connected by it.
+fn connected<A: MapAddr>(listed: &ListedPair<A>) -> Option<StaleSocket> {
+    let [high, low] = listed.cookie.map(u64::from);
+    let peer = SocketAddr::new(listed.pair.backend.into(), listed.pair.backend_port);
+    (listed.connected != 0).then_some(StaleSocket { cookie: high << 32 | low, peer })
 }
 
-fn delete_socket_flows<A: MapAddr>(
-    maps: &mut impl FamilyMaps<A>,
-    keys: &[SocketFlowKey<A>],
-) -> Result<(), MapError> {
-    if keys.is_empty() { Ok(()) } else { maps.delete_socket_flows(keys) }
+fn forget<A: MapAddr>(maps: &mut impl FamilyMaps<A>, listed: &[ListedPair<A>]) -> Result<(), MapError> {
+    let pairs: HashSet<_> = listed.iter().map(|listed| listed.pair).collect();
+    if pairs.is_empty() { Ok(()) } else { maps.forget_socket_pairs(&Vec::from_iter(pairs)) }
 }

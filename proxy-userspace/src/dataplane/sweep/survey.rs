@@ -7,7 +7,7 @@ use proxy_common::{
     maps::{
         conntrack::{CtEntry, CtKey, Role},
         counters::CounterKey,
-        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND},
+        socket_datagrams::ListedPair,
     },
     proto,
 };
@@ -34,8 +34,6 @@ pub struct Survey {
 pub(in crate::dataplane) struct Flows<A> {
     /// Rows of `conntrack`.
     pub(in crate::dataplane) conntrack: usize,
-    /// Rows of `socket_flows`.
-    pub(in crate::dataplane) socket_flows: usize,
     /// What masquerading uses.
     pub(in crate::dataplane) snat: PortUse<A>,
     /// What backends have done so far.
@@ -71,7 +69,7 @@ pub(super) struct Ends<A> {
 #[derive(Debug)]
 pub(super) struct Datagrams<A> {
     pub(super) connections: Vec<Box<[CtKey<A>]>>,
-    pub(super) sockets: Vec<SocketFlowKey<A>>,
+    pub(super) sockets: Vec<ListedPair<A>>,
 }
 
 impl Survey {
@@ -107,7 +105,6 @@ impl<A: MapAddr> Flows<A> {
         })?;
         let mut flows = Self {
             conntrack: rows.len(),
-            socket_flows: 0,
             snat: ports_in_use(&rows),
             counts: Counts::new(),
             left: rows.values().filter(|entry| entry.role == Role::LEAVE.0).count(),
@@ -118,7 +115,7 @@ impl<A: MapAddr> Flows<A> {
         drop(rows);
         flows.expired = super::remove::expired(maps, &over)?;
         flows.count(maps)?;
-        maps.each_socket_flow(&mut |key, flow| flows.add_socket(key, flow))?;
+        maps.each_socket_pair(&mut |listed| flows.add_socket(listed))?;
         Ok(flows)
     }
 
@@ -168,17 +165,15 @@ impl<A: MapAddr> Flows<A> {
         over
     }
 
-    fn add_socket(&mut self, key: &SocketFlowKey<A>, flow: &SocketFlow<A>) {
-        self.socket_flows += 1;
-        if key.proto != proto::UDP {
-            return;
-        }
-        let (from, to) = ((key.addr, key.port), (flow.addr, flow.port));
-        let forward = key.direction == TO_BACKEND;
-        let (frontend, backend) = if forward { (from, to) } else { (to, from) };
-        let ends = Some(Ends { frontend, backend });
-        let path = Path { service: flow.service, backend: flow.backend, proto: key.proto, ends };
-        self.way(path).sockets.push(*key);
+    fn add_socket(&mut self, listed: &ListedPair<A>) {
+        let pair = &listed.pair;
+        let ends = Ends {
+            frontend: (pair.frontend, pair.frontend_port),
+            backend: (pair.backend, pair.backend_port),
+        };
+        let path =
+            Path { service: pair.service, backend: pair.backend_id, proto: proto::UDP, ends: Some(ends) };
+        self.way(path).sockets.push(*listed);
     }
 
     fn way(&mut self, path: Path<A>) -> &mut Datagrams<A> {

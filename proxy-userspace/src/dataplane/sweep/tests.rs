@@ -5,7 +5,7 @@ use proxy_common::{
     maps::{
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
         counters::{CounterKey, Traffic},
-        socket_flows::{SocketFlow, SocketFlowKey, TO_BACKEND, TO_FRONTEND},
+        socket_datagrams::{ListedPair, SocketPair},
     },
     packet::headers::tcp_flags::{ACK, FIN, RST},
     proto,
@@ -158,7 +158,7 @@ fn check(flow: Flow, expected: Swept) {
     assert_eq!(maps.v4.conntrack.len(), if expected == KEPT { rows } else { 0 });
 }
 
-const KEPT: Swept = Swept { expired: 0, stale: 0, socket_flows: 0, destroyed: 0, cut: [0, 0] };
+const KEPT: Swept = Swept { expired: 0, stale: 0, socket_pairs: 0, destroyed: 0, cut: [0, 0] };
 const EXPIRED: Swept = Swept { expired: 1, ..KEPT };
 const STALE: Swept = Swept { stale: 1, cut: [1, 0], ..KEPT };
 
@@ -330,20 +330,18 @@ fn flows_follow_what_is_applied() {
     assert!(maps.v4.conntrack.is_empty());
 }
 
-/// A socket that spoke to backend 10.0.0.`last` under the service's address: both rows.
-fn socket_flows(
-    maps: &MemoryMaps,
-    proto: u8,
-    last: u8,
-    id: u32,
-) -> [(SocketFlowKey<Ip4>, SocketFlow<Ip4>); 2] {
-    let service = frontend(maps, 1).expect("written").service;
-    [TO_BACKEND, TO_FRONTEND].map(|direction| {
-        let ends = [([172, 30, 0, 1].into(), 53), (Ip4::from([10, 0, 0, last]), 8080)];
-        let [(addr, port), (to, to_port)] = if direction == TO_BACKEND { ends } else { [ends[1], ends[0]] };
-        let key = SocketFlowKey { cookie: [7, u32::from(proto)], addr, port, proto, direction };
-        (key, SocketFlow { addr: to, port: to_port, pad: 0, service, backend: id })
-    })
+/// Sockets that speak to backend 10.0.0.`last` under the service's address: one that is connected, and one that
+/// sends by address.
+fn sockets(maps: &MemoryMaps, last: u8, backend_id: u32) -> Vec<ListedPair<Ip4>> {
+    let pair = SocketPair {
+        frontend: [172, 30, 0, 1].into(),
+        backend: [10, 0, 0, last].into(),
+        frontend_port: 53,
+        backend_port: 8080,
+        service: frontend(maps, 1).expect("written").service,
+        backend_id,
+    };
+    [0, 1].map(|connected| ListedPair { cookie: [7, connected], connected, pair }).into()
 }
 
 fn backend_id(maps: &MemoryMaps, last: u8) -> u32 {
@@ -354,27 +352,24 @@ fn backend_id(maps: &MemoryMaps, last: u8) -> u32 {
 #[test]
 fn sockets_of_udp_follow_too() {
     let (mut maps, mut reconciler) = setup();
-    let id = backend_id(&maps, 2);
-    let flows = [proto::UDP, proto::TCP].map(|proto| socket_flows(&maps, proto, 2, id));
-    maps.v4.socket_flows = flows.into_iter().flatten().collect();
+    maps.v4.socket_pairs = sockets(&maps, 2, backend_id(&maps, 2));
     assert_eq!(sweep(&mut maps, &reconciler), KEPT);
     reconciler.remove(name("a"));
     reconciler.apply(&mut maps);
     let mut asked = Asked { fails: true, ..Asked::default() };
     assert!(sweep_with(&mut maps, &reconciler, &mut asked).is_err());
-    assert_eq!(maps.v4.socket_flows.len(), 4, "what was not destroyed is tried again");
+    assert_eq!(maps.v4.socket_pairs.len(), 2, "what was not destroyed is tried again");
     asked = Asked::default();
     let swept = sweep_with(&mut maps, &reconciler, &mut asked).expect("memory");
-    assert_eq!(swept, Swept { socket_flows: 2, destroyed: 1, cut: [2, 0], ..KEPT });
-    let stale = StaleSocket { cookie: 7 << 32 | 17, peer: "10.0.0.2:8080".parse().expect("address") };
+    assert_eq!(swept, Swept { socket_pairs: 2, destroyed: 1, cut: [2, 0], ..KEPT });
+    let stale = StaleSocket { cookie: 7 << 32 | 1, peer: "10.0.0.2:8080".parse().expect("address") };
     assert_eq!(asked.stale, [stale]);
-    assert!(maps.v4.socket_flows.iter().all(|(key, _)| key.proto == proto::TCP));
+    assert!(maps.v4.socket_pairs.is_empty());
 }
 
 #[test]
 fn a_backend_id_given_out_again_is_no_excuse() {
     let (mut maps, reconciler) = setup();
-    let id = backend_id(&maps, 4);
-    maps.v4.socket_flows = socket_flows(&maps, proto::UDP, 9, id).into();
-    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_flows: 2, destroyed: 1, cut: [2, 0], ..KEPT });
+    maps.v4.socket_pairs = sockets(&maps, 9, backend_id(&maps, 4));
+    assert_eq!(sweep(&mut maps, &reconciler), Swept { socket_pairs: 2, destroyed: 1, cut: [2, 0], ..KEPT });
 }

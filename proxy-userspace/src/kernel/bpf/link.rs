@@ -73,6 +73,21 @@ pub(in crate::kernel) fn xdp_link(program: BorrowedFd<'_>, ifindex: u32, flags: 
     owned(bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr)?)
 }
 
+/// Ties an iterator to the map that it goes through.
+///
+/// # Errors
+/// When the kernel refuses, for one because the map's values are too small.
+pub(in crate::kernel) fn iter_link(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // The `map` member of `union bpf_iter_link_info` (linux/bpf.h).
+    let map_fd = map.as_raw_fd() as u32;
+    let mut attr = zeroed_attr();
+    attr.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
+    attr.link_create.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
+    attr.link_create.__bindgen_anon_3.__bindgen_anon_1.iter_info = (&raw const map_fd) as u64;
+    attr.link_create.__bindgen_anon_3.__bindgen_anon_1.iter_info_len = size_of_val(&map_fd) as u32;
+    owned(bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr)?)
+}
+
 /// What the kernel tells about a link to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kernel) struct LinkFacts {

@@ -67,7 +67,6 @@ impl PinnedMaps {
             names.backends,
             names.slots,
             names.conntrack,
-            names.socket_flows,
             names.affinity,
             names.opened,
             names.traffic,

@@ -1,27 +1,12 @@
-//! What socket LB did to a socket.
+//! What socket LB did to a TCP socket.
 
 use aya_ebpf::{
     bindings::{BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
     helpers::generated as helper,
 };
-use proxy_common::maps::{
-    socket_flows::{SocketFlow, SocketFlowKey},
-    socket_peers::SocketPeer,
-};
+use proxy_common::maps::socket_peers::SocketPeer;
 
 use super::Tables;
-
-#[inline(always)]
-pub fn socket_flow<A: Tables>(key: &SocketFlowKey<A>) -> Option<&'static SocketFlow<A>> {
-    // SAFETY: as for conntrack rows; socket flow rows are replaced as a whole.
-    unsafe { A::socket_flows().get_ptr(key).map(|p| &*p) }
-}
-
-#[inline(always)]
-pub fn put_socket_flow<A: Tables>(key: &SocketFlowKey<A>, flow: &SocketFlow<A>) {
-    // A full table costs the program its view of the frontend, not its connection.
-    let _ = A::socket_flows().insert(key, flow, 0);
-}
 
 /// What the socket was connected to.
 #[inline(always)]

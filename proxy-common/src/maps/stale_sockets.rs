@@ -1,0 +1,6 @@
+//! `stale_sockets_v4`, `stale_sockets_v6`: hash, pairs of sockets that the agent has found to lead where they
+//! may not. Whoever lists the sockets then removes them. The key is a
+//! [`SocketPair`](super::socket_datagrams::SocketPair).
+
+/// Rows per family: pairs that are removed at once.
+pub const CAPACITY: u32 = 1024;
