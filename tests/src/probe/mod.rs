@@ -19,7 +19,8 @@ mod udp;
 mod work;
 
 pub use protocol::{
-    Answer, Arrival, Bulk, Calls, Dial, Exchange, Forward, Outcome, PATIENCE_MS, Proto, Serve, Traffic,
+    Answer, Arrival, Bulk, Calls, Datagrams, Dial, Exchange, Forward, Outcome, PATIENCE_MS, Proto, Serve,
+    Traffic,
 };
 pub use work::work;
 
@@ -73,6 +74,11 @@ impl Worker {
     /// Connects sockets; an error if one of them is refused.
     pub fn call(&self, calls: Calls) -> Result<()> {
         self.done(&Request::Calls(calls))
+    }
+
+    /// Sends datagrams by address.
+    pub fn send(&self, datagrams: Datagrams) -> Result<Vec<Outcome>> {
+        self.outcomes(&Request::Datagrams(datagrams))
     }
 
     /// Another exchange on a connection that a dial kept.

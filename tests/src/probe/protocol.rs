@@ -55,6 +55,7 @@ pub(crate) enum Request {
     LoadCounts,
     EndLoad,
     Calls(Calls),
+    Datagrams(Datagrams),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -142,6 +143,17 @@ pub struct Calls {
     pub from: Vec<SocketAddr>,
     /// How many there are of each, each connected by a thread of its own at the same time.
     pub at_once: usize,
+}
+
+/// Datagrams that one socket sends by address, each answered before the next.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Datagrams {
+    /// File of the client's namespace.
+    pub netns: PathBuf,
+    /// Name of the socket, which is opened for the first of its datagrams and kept.
+    pub socket: String,
+    /// Destinations, of one family.
+    pub to: Vec<SocketAddr>,
 }
 
 /// Continuous traffic of one kind; see [`load`](crate::load).

@@ -2,18 +2,21 @@
 //! it is behind the document. The answer leaves from the address the request was sent to.
 
 use super::{
-    Answer, Outcome, Proto,
+    Answer, Outcome, PATIENCE_MS, Proto,
     load::Wrong,
+    protocol::Datagrams,
     serve::Ledger,
     socket::{any, hold, open, outcome_of, want_destination},
 };
-use crate::load::Ending;
+use crate::{load::Ending, netns};
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrIn6, SockaddrStorage, recvmsg, sendmsg,
 };
 use socket2::Socket;
 use std::{
+    collections::HashMap,
+    fs::File,
     io::{self, IoSlice, IoSliceMut},
     net::{IpAddr, SocketAddr, UdpSocket},
     os::fd::AsRawFd,
@@ -156,6 +159,29 @@ pub(super) fn send(socket: &Socket, bytes: &[u8], from: IpAddr, to: SocketAddr) 
 fn to_std(address: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = address.as_sockaddr_in().map(|a| SocketAddr::from((a.ip(), a.port())));
     v4.or_else(|| address.as_sockaddr_in6().map(|a| SocketAddr::from((a.ip(), a.port()))))
+}
+
+/// Sends by address, and waits for each answer.
+pub(super) fn by_address(
+    datagrams: &Datagrams,
+    sockets: &mut HashMap<String, UdpSocket>,
+) -> Result<Vec<Outcome>> {
+    let known = sockets.get(&datagrams.socket).map(UdpSocket::try_clone);
+    let socket = match known {
+        Some(socket) => socket?,
+        None => {
+            let family_of = datagrams.to.first().context("no destination")?.ip();
+            let netns = File::open(&datagrams.netns)?;
+            let socket: UdpSocket = netns::inside(&netns, || open(family_of, Proto::Udp))?.into();
+            sockets.insert(datagrams.socket.clone(), socket.try_clone()?);
+            socket
+        }
+    };
+    let exchange = |to: &SocketAddr| {
+        let client = Client { socket: socket.try_clone()?, to: *to, connected: false };
+        Ok(client.exchange(Duration::from_millis(PATIENCE_MS)))
+    };
+    datagrams.to.iter().map(exchange).collect()
 }
 
 /// A client's socket.

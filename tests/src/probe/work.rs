@@ -7,18 +7,20 @@ use super::{
     load::Loads,
     protocol::{Reply, Request},
     serve::{self, Arrivals},
+    udp,
 };
 use crate::lines;
 use anyhow::Result;
-use std::{collections::HashMap, mem, sync::PoisonError, time::Duration};
+use std::{collections::HashMap, mem, net::UdpSocket, sync::PoisonError, time::Duration};
 
 /// Works until standard input ends.
 pub fn work() -> Result<()> {
     let arrivals = Arrivals::default();
     let mut kept = HashMap::new();
+    let mut sockets = HashMap::new();
     let mut loads = Loads::default();
     lines::carry_out(|line| {
-        carry_out(line, &arrivals, &mut kept, &mut loads)
+        carry_out(line, &arrivals, (&mut kept, &mut sockets), &mut loads)
             .unwrap_or_else(|error| Reply::Failed(format!("{error:#}")))
     })
 }
@@ -26,7 +28,7 @@ pub fn work() -> Result<()> {
 fn carry_out(
     line: &str,
     arrivals: &Arrivals,
-    kept: &mut HashMap<String, Kept>,
+    (kept, sockets): (&mut HashMap<String, Kept>, &mut HashMap<String, UdpSocket>),
     loads: &mut Loads,
 ) -> Result<Reply> {
     Ok(match serde_json::from_str(line)? {
@@ -42,6 +44,7 @@ fn carry_out(
             calls::call(&request)?;
             Reply::Done
         }
+        Request::Datagrams(request) => Reply::Outcomes(udp::by_address(&request, sockets)?),
         Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
         Request::Exchange(request) => Reply::Outcomes(vec![exchange(&request, kept)]),
         Request::Load(traffic) => {
