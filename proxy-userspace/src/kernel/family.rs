@@ -187,7 +187,7 @@ impl<A: KernelAddr> KernelFamily<A> {
             traffic: HashTable::open(pins, names.traffic, MapName::Traffic)?,
         };
         maps.admit_all()?;
-        maps.forget_no_pairs()?;
+        maps.clear_stale_sockets()?;
         Ok(maps)
     }
 
@@ -196,8 +196,8 @@ impl<A: KernelAddr> KernelFamily<A> {
             .map_err(|source| self.stale_sockets.error("list what UDP sockets hold".into(), source))
     }
 
-    /// Whoever lists the sockets removes nothing more from them.
-    fn forget_no_pairs(&mut self) -> Result<(), MapError> {
+    /// Listing the sockets removes nothing more from them.
+    fn clear_stale_sockets(&mut self) -> Result<(), MapError> {
         let rows: Vec<(SocketPair<A>, u32)> = self.stale_sockets.rows()?;
         self.stale_sockets.delete(&rows.into_iter().map(|(pair, _)| pair).collect::<Vec<_>>())
     }
@@ -389,7 +389,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         for pairs in pairs.chunks(maps::stale_sockets::CAPACITY as usize) {
             self.stale_sockets.put(&pairs.iter().map(|pair| (*pair, 1u32)).collect::<Vec<_>>())?;
             let removed = self.socket_pairs();
-            self.forget_no_pairs()?;
+            self.clear_stale_sockets()?;
             removed?;
         }
         Ok(())

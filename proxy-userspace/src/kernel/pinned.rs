@@ -134,8 +134,8 @@ impl PinnedMaps {
 
     /// What UDP sockets hold of services.
     pub fn socket_pairs<A: KernelAddr>(&self) -> Result<Vec<ListedPair<A>>, KernelError> {
-        let what = || "list what UDP sockets hold".to_owned();
-        socket_list::read(&self.pins).map_err(|source| KernelError::System { what: what(), source })
+        let error = |source| KernelError::System { what: "list what UDP sockets hold".into(), source };
+        socket_list::read(&self.pins).map_err(error)
     }
 
     /// Rows of `affinity`.
