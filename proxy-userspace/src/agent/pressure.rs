@@ -98,6 +98,8 @@ fn map_notice(fill: &MapFill) -> Notice {
     let subject = fill.family.map_or_else(|| map.to_string(), |family| format!("{map} {family}"));
     let consequence = match map {
         MapName::Conntrack => "when it is full, what has been silent longest is forgotten",
+        MapName::Affinity => "when it is full, clients that were silent longest may be sent elsewhere",
+        MapName::Opened => "when it is full, connections to further backends are not counted",
         _ => "when it is full, changes of services are not carried out",
     };
     let note = format!("the map {subject} holds {rows} of {capacity} rows; {consequence}");

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, io};
 use proxy_common::{
     addr::{Ip4, Ip6},
     maps::{
+        affinity::{Affinity, AffinityKey},
         backends::Backend,
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
@@ -93,6 +94,8 @@ pub struct MemoryFamily<A> {
     pub source_ranges: BTreeMap<SourceRange<A>, ()>,
     /// `conntrack`.
     pub conntrack: Vec<(CtKey<A>, CtEntry<A>)>,
+    /// `affinity`.
+    pub affinity: Vec<(AffinityKey<A>, Affinity)>,
     /// `socket_datagrams` of all sockets.
     pub socket_pairs: Vec<ListedPair<A>>,
     /// `opened`.
@@ -132,6 +135,23 @@ impl MemoryMaps {
         }
     }
 
+    /// Rows that there is room for.
+    pub fn room(&self) -> Room {
+        Room {
+            services: self.service_capacity,
+            frontends: self.v4.frontend_capacity as u32,
+            backends: self.v4.backends.len() as u32,
+            slots: self.v4.slots.len() as u32,
+        }
+    }
+
+    /// Gives the maps this much room. They lose nothing by it: what has more keeps it.
+    pub fn widen(&mut self, room: Room) {
+        self.service_capacity = self.service_capacity.max(room.services);
+        self.v4.widen(room);
+        self.v6.widen(room);
+    }
+
     /// Rows written or deleted so far, in all maps.
     pub fn rows_written(&self) -> u64 {
         self.v4.faults.rows + self.v6.faults.rows + self.faults.rows
@@ -148,12 +168,19 @@ impl<A: MapAddr> MemoryFamily<A> {
             service_cidrs: Vec::new(),
             source_ranges: BTreeMap::new(),
             conntrack: Vec::new(),
+            affinity: Vec::new(),
             socket_pairs: Vec::new(),
             opened: BTreeMap::new(),
             traffic: BTreeMap::new(),
             faults: Faults::default(),
             frontend_capacity: room.frontends as usize,
         }
+    }
+
+    fn widen(&mut self, room: Room) {
+        self.backends.resize(self.backends.len().max(room.backends as usize), Backend::default());
+        self.slots.resize(self.slots.len().max(room.slots as usize), 0);
+        self.frontend_capacity = self.frontend_capacity.max(room.frontends as usize);
     }
 }
 
@@ -364,6 +391,11 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         let (done, result) = self.faults.admit(MapName::Conntrack, keys.len());
         self.conntrack.retain(|(key, _)| !keys[..done].contains(key));
         result
+    }
+
+    fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError> {
+        self.affinity.iter().for_each(|(key, row)| visit(key, row));
+        Ok(())
     }
 
     fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError> {

@@ -7,7 +7,7 @@ use proxy_common::proto;
 use super::{
     FamilyMaps, MapAddr, MapName, MapStore, Reconciler,
     family::FamilyTable,
-    sweep::{Flows, Survey},
+    sweep::{Clients, Flows, Survey},
 };
 use crate::model::Family;
 
@@ -20,6 +20,8 @@ pub struct Pressure {
     pub snat: Vec<SnatPorts>,
     /// Lookup tables that are smaller than they should be, for want of slots.
     pub reduced_tables: usize,
+    /// Slots with which lookup tables keep their size when they are made anew; of the family that needs more.
+    pub slots_for_tables: usize,
 }
 
 /// Rows of a map.
@@ -29,7 +31,7 @@ pub struct MapFill {
     pub map: MapName,
     /// Its family, if there is one map for each.
     pub family: Option<Family>,
-    /// Rows in use.
+    /// Rows in use. Of affinity, those that count: old ones stay until the kernel needs their room.
     pub rows: usize,
     /// Rows it has room for.
     pub capacity: usize,
@@ -90,17 +92,23 @@ impl Reconciler {
             capacity: maps.service_capacity() as usize,
         };
         let mut fills = vec![services];
-        fills.extend(self.v4.fills(maps.v4(), v4));
-        fills.extend(self.v6.fills(maps.v6(), v6));
+        fills.extend(self.v4.fills(maps.v4(), v4, survey.now_ns));
+        fills.extend(self.v6.fills(maps.v6(), v6, survey.now_ns));
         let mut snat: Vec<_> = snat_ports(v4, ports).chain(snat_ports(v6, ports)).collect();
         snat.sort_unstable_by_key(|use_of| (use_of.address, use_of.proto));
         let reduced_tables = self.v4.reduced_tables() + self.v6.reduced_tables();
-        Pressure { maps: fills, snat, reduced_tables }
+        let slots_for_tables = self.v4.slots_for_tables().max(self.v6.slots_for_tables());
+        Pressure { maps: fills, snat, reduced_tables, slots_for_tables }
     }
 }
 
 impl<A: MapAddr> FamilyTable<A> {
-    fn fills(&self, maps: &impl FamilyMaps<A>, flows: &Flows<A>) -> impl Iterator<Item = MapFill> {
+    fn fills(
+        &self,
+        maps: &impl FamilyMaps<A>,
+        flows: &Flows<A>,
+        now_ns: u64,
+    ) -> impl Iterator<Item = MapFill> {
         let source_ranges = self.source_ranges.values().map(|ranges| ranges.len()).sum();
         let rows = [
             (MapName::Frontends, self.frontends.len()),
@@ -108,6 +116,7 @@ impl<A: MapAddr> FamilyTable<A> {
             (MapName::Slots, self.ranges.used() as usize),
             (MapName::SourceRanges, source_ranges),
             (MapName::Conntrack, flows.conntrack),
+            (MapName::Affinity, self.sticking(&flows.clients, now_ns)),
             (MapName::Opened, flows.counts.len()),
         ];
         rows.map(|(map, rows)| MapFill {
@@ -117,6 +126,25 @@ impl<A: MapAddr> FamilyTable<A> {
             capacity: maps.capacity(map) as usize,
         })
         .into_iter()
+    }
+}
+
+impl<A: MapAddr> FamilyTable<A> {
+    /// The clients whose next connection goes where the last one went, unless that backend is gone.
+    fn sticking(&self, clients: &Clients, now_ns: u64) -> usize {
+        let of_port = |(service, last): (&u32, &Vec<u64>)| {
+            let limit_ns = u64::from(self.affinity_secs(*service)) * 1_000_000_000;
+            let sticks = |last_used: &&u64| limit_ns > 0 && now_ns.saturating_sub(**last_used) <= limit_ns;
+            last.iter().filter(sticks).count()
+        };
+        clients.iter().map(of_port).sum()
+    }
+
+    /// For how long clients of a service port stick; 0 if they do not.
+    fn affinity_secs(&self, service: u32) -> u32 {
+        let keys = self.keys.get(&service).into_iter().flatten();
+        let values = keys.filter_map(|key| Some(self.frontends.get(key)?.value));
+        values.filter(|value| value.service == service).map(|value| value.affinity_secs).max().unwrap_or(0)
     }
 }
 

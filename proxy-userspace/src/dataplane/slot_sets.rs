@@ -201,10 +201,28 @@ impl<A: MapAddr> FamilyTable<A> {
         Ok(count)
     }
 
+    /// Slots with which all tables have their size, also while the largest is made anew.
+    pub(super) fn slots_for_tables(&self) -> usize {
+        let tables = self.ports.values().flat_map(|port| &port.sets).filter_map(|set| set.table.as_ref());
+        let largest = tables.map(|table| table.len()).max().unwrap_or(0);
+        slots_for_tables(self.ranges.used() as usize, largest)
+    }
+
     /// Tables for which there was no room.
     pub(super) fn reduced_tables(&self) -> usize {
         self.ports.values().flat_map(|port| &port.sets).filter(|set| set.reduced).count()
     }
+}
+
+/// Slots with which lookup tables have the size they should have: `used` is what all scopes take, `largest`
+/// the slots of the largest table. [`Form::of`] says what tables leave to others.
+pub fn slots_for_tables(used: usize, largest: usize) -> usize {
+    if largest == 0 {
+        return used;
+    }
+    // While a table is made anew, both exist; a quarter stays free, and no table has more than another.
+    let all = used.saturating_add(largest).saturating_mul(4).div_ceil(3);
+    all.max(largest.saturating_add(1).saturating_mul(4))
 }
 
 /// A range that has what was asked for.

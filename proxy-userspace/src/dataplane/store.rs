@@ -5,6 +5,7 @@ use std::{fmt, io, net::SocketAddr};
 use proxy_common::{
     addr::{Addr, Ip4, Ip6},
     maps::{
+        affinity::{Affinity, AffinityKey},
         backends::Backend,
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
@@ -115,6 +116,9 @@ pub trait FamilyMaps<A: Addr> {
     /// Removes rows of `conntrack`.
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
 
+    /// Calls `visit` with the rows of `affinity`; rows that come or go meanwhile may be missed.
+    fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError>;
+
     /// Calls `visit` with what UDP sockets hold; of sockets that come or go meanwhile some may be missed.
     fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError>;
     /// Has every socket forget these pairs.
@@ -169,6 +173,8 @@ pub enum MapName {
     SourceRanges,
     /// `conntrack_v4` or `conntrack_v6`.
     Conntrack,
+    /// `affinity_v4` or `affinity_v6`.
+    Affinity,
     /// `stale_sockets_v4` or `stale_sockets_v6`.
     StaleSockets,
     /// `opened_v4` or `opened_v6`.
@@ -197,6 +203,7 @@ impl MapName {
             MapName::ServiceCidrs => "service_cidrs",
             MapName::SourceRanges => "source_ranges",
             MapName::Conntrack => "conntrack",
+            MapName::Affinity => "affinity",
             MapName::StaleSockets => "stale_sockets",
             MapName::Opened => "opened",
             MapName::Traffic => "traffic",

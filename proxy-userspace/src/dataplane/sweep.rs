@@ -30,8 +30,8 @@ use proxy_common::{
     maps::{counters::CounterKey, frontends::FrontendKey},
 };
 
-pub(super) use self::survey::Flows;
 use self::survey::Path;
+pub(super) use self::survey::{Clients, Flows};
 pub use self::{connection::time_left, counters::Served, survey::Survey};
 use super::{MapAddr, MapError, Reconciler, family::FamilyTable};
 pub use crate::model::Timeouts;

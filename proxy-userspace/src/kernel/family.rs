@@ -10,6 +10,7 @@ use proxy_common::{
     addr::{Addr, Ip4, Ip6},
     maps::{
         self,
+        affinity::{Affinity, AffinityKey},
         backends::{Backend, flags::PRESENT},
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
@@ -36,6 +37,7 @@ pub struct KernelFamily<A: Addr> {
     service_cidrs: LpmTrie<MapData, A, u32>,
     source_ranges: LpmTrie<MapData, ServiceAddr<A>, u32>,
     conntrack: HashTable,
+    affinity: HashTable,
     stale_sockets: HashTable,
     pins: Pins,
     opened: HashTable,
@@ -181,6 +183,7 @@ impl<A: KernelAddr> KernelFamily<A> {
             service_cidrs: trie(pins, names.service_cidrs)?,
             source_ranges: trie(pins, names.source_ranges)?,
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
+            affinity: HashTable::open(pins, names.affinity, MapName::Affinity)?,
             stale_sockets: HashTable::open(pins, names.stale_sockets, MapName::StaleSockets)?,
             pins: pins.clone(),
             opened: HashTable::open(pins, names.opened, MapName::Opened)?,
@@ -250,6 +253,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
             MapName::Slots => self.slots.len(),
             MapName::NodeAddresses => self.node_addresses.capacity(),
             MapName::Conntrack => self.conntrack.capacity(),
+            MapName::Affinity => self.affinity.capacity(),
             MapName::StaleSockets => self.stale_sockets.capacity(),
             MapName::Opened => self.opened.capacity(),
             MapName::Traffic => self.traffic.capacity(),
@@ -378,6 +382,10 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
 
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         self.conntrack.delete(keys)
+    }
+
+    fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError> {
+        self.affinity.each(|key, row| visit(&key, &row))
     }
 
     fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError> {

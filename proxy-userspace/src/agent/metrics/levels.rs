@@ -12,7 +12,11 @@ use crate::{
     meter::Meter,
 };
 
-const ROWS: Meter = Meter::gauge("shunt_map_rows", &["map", "ip_family"], "Rows in use, by map");
+const ROWS: Meter = Meter::gauge(
+    "shunt_map_rows",
+    &["map", "ip_family"],
+    "Rows in use, by map; of affinity, those of clients whose time is not over",
+);
 const CAPACITY: Meter =
     Meter::gauge("shunt_map_capacity", &["map", "ip_family"], "Rows there is room for, by map");
 const PORTS: Meter = Meter::gauge(

@@ -27,6 +27,8 @@ use crate::{
 pub struct Survey {
     pub(super) v4: Flows<Ip4>,
     pub(super) v6: Flows<Ip6>,
+    /// When it was taken, by `CLOCK_MONOTONIC`.
+    pub(in crate::dataplane) now_ns: u64,
 }
 
 /// The flows of one family.
@@ -38,6 +40,8 @@ pub(in crate::dataplane) struct Flows<A> {
     pub(in crate::dataplane) snat: PortUse<A>,
     /// What backends have done so far.
     pub(in crate::dataplane) counts: Counts,
+    /// Clients that stick to a backend, or did.
+    pub(in crate::dataplane) clients: Clients,
     /// Rows of connections that are left to netfilter.
     pub(super) left: usize,
     /// Connections that were over, and are removed.
@@ -47,6 +51,10 @@ pub(in crate::dataplane) struct Flows<A> {
 
 /// Source ports in use by masquerading: node address and protocol → backend → number.
 pub(in crate::dataplane) type PortUse<A> = HashMap<(A, u8), HashMap<(A, u16), usize>>;
+
+/// When the clients of each service port opened their last connections, by `CLOCK_MONOTONIC` in
+/// nanoseconds. Which of them still stick follows from the timeout, which rows do not tell.
+pub(in crate::dataplane) type Clients = HashMap<u32, Vec<u64>>;
 
 /// The way that UDP flows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +84,7 @@ impl Survey {
     /// Looks at all flows and removes those that are over. `now_ns` is `CLOCK_MONOTONIC`.
     pub fn take(maps: &mut impl MapStore, now_ns: u64, timeouts: &Timeouts) -> Result<Self, MapError> {
         let v4 = Flows::take(maps.v4(), now_ns, timeouts)?;
-        Ok(Self { v4, v6: Flows::take(maps.v6(), now_ns, timeouts)? })
+        Ok(Self { v4, v6: Flows::take(maps.v6(), now_ns, timeouts)?, now_ns })
     }
 
     /// What the backends of both families have done so far.
@@ -107,6 +115,7 @@ impl<A: MapAddr> Flows<A> {
             conntrack: rows.len(),
             snat: ports_in_use(&rows),
             counts: Counts::new(),
+            clients: Clients::new(),
             left: rows.values().filter(|entry| entry.role == Role::LEAVE.0).count(),
             expired: 0,
             ways: HashMap::new(),
@@ -115,6 +124,9 @@ impl<A: MapAddr> Flows<A> {
         drop(rows);
         flows.expired = super::remove::expired(maps, &over)?;
         flows.count(maps)?;
+        maps.each_affinity(&mut |key, row| {
+            flows.clients.entry(key.service).or_default().push(row.last_used)
+        })?;
         maps.each_socket_pair(&mut |listed| flows.add_socket(listed))?;
         Ok(flows)
     }

@@ -3,6 +3,7 @@ use std::io;
 use proxy_common::{
     Ip4, Tuple,
     maps::{
+        affinity::{Affinity, AffinityKey},
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
         counters::{CounterKey, Traffic},
         socket_datagrams::{ListedPair, SocketPair},
@@ -15,6 +16,7 @@ use super::*;
 use crate::{
     dataplane::{MapName, MemoryMaps, Sockets, StaleSocket, testing::*},
     model::Family,
+    plan::PortPlan,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -313,6 +315,34 @@ fn levels_are_those_of_maps_and_of_the_fullest_backend() {
     assert_eq!(fill(MapName::Frontends), (2, 64));
     assert_eq!(fill(MapName::Backends), (2, 64));
     assert_eq!((fill(MapName::Slots), fill(MapName::Services)), ((2, 64), (1, 64)));
+    assert_eq!((fill(MapName::Affinity), pressure.slots_for_tables), ((0, 64), 2));
+}
+
+#[test]
+fn clients_count_while_they_stick() {
+    let (mut maps, mut reconciler) = setup();
+    let sticky = |secs| vec![PortPlan { affinity_secs: secs, ..plan("a", Family::V4, 1, &[2, 4]) }];
+    reconciler.update(name("a"), sticky(60));
+    reconciler.apply(&mut maps);
+    let service = frontend(&maps, 1).expect("written").service;
+    let row = |service, age: u64| {
+        let client = [10, 9, 9, age as u8].into();
+        let last_used = NOW - age * 1_000_000_000;
+        (AffinityKey { client, service }, Affinity { last_used, backend: 1, slot: 0 })
+    };
+    maps.v4.affinity = [0, 1, 60, 61, 200].map(|age| row(service, age)).into();
+    // The service it was of is gone.
+    maps.v4.affinity.push(row(service + 1, 2));
+    let rows = |maps: &mut MemoryMaps, reconciler: &Reconciler| {
+        let survey = Survey::take(maps, NOW, &Timeouts::default()).expect("memory");
+        let fills = reconciler.pressure(maps, &survey).maps;
+        let fill = fills.iter().find(|fill| (fill.map, fill.family) == (MapName::Affinity, Some(Family::V4)));
+        fill.expect("every map").rows
+    };
+    assert_eq!(rows(&mut maps, &reconciler), 3);
+    reconciler.update(name("a"), sticky(0));
+    reconciler.apply(&mut maps);
+    assert_eq!(rows(&mut maps, &reconciler), 0, "nobody sticks any more");
 }
 
 #[test]
