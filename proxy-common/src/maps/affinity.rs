@@ -4,8 +4,11 @@
 use super::{assert_size, pod};
 use crate::addr::{Ip4, Ip6};
 
-/// Default number of rows per family.
-pub const CAPACITY: u32 = 131_072;
+/// Number of rows per family that the map begins with, unless configured.
+pub const CAPACITY: u32 = 8_192;
+
+/// Number of rows per family to which it grows, unless much is configured.
+pub const MOST: u32 = 2_097_152;
 
 /// A client of a service port.
 #[repr(C)]

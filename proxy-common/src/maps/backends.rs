@@ -3,8 +3,11 @@
 use super::{assert_size, pod};
 use crate::addr::{Ip4, Ip6};
 
-/// Default number of backends per family.
-pub const CAPACITY: u32 = 262_144;
+/// Number of backends per family that the map begins with, unless configured.
+pub const CAPACITY: u32 = 16_384;
+
+/// Number of backends per family to which it grows, unless much is configured.
+pub const MOST: u32 = 4_194_304;
 
 /// One address traffic is sent to.
 #[repr(C)]

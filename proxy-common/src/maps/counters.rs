@@ -10,8 +10,9 @@ use super::{
     pod,
 };
 
-/// Default number of rows per family and map.
-pub const CAPACITY: u32 = 262_144;
+/// Number of rows per family: the agent makes `opened` as large as `backends`, `traffic` twice as
+/// large, and both grow with it.
+pub const CAPACITY: u32 = 16_384;
 
 /// A backend under one kind of frontend of a service port.
 #[repr(C)]

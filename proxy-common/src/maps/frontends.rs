@@ -3,8 +3,11 @@
 use super::{assert_size, pod, slots::SlotRange};
 use crate::addr::{Ip4, Ip6};
 
-/// Default number of rows per family.
-pub const CAPACITY: u32 = 131_072;
+/// Number of rows per family that the map begins with, unless configured.
+pub const CAPACITY: u32 = 16_384;
+
+/// Number of rows per family to which it grows, unless much is configured.
+pub const MOST: u32 = 2_097_152;
 
 /// One address a service answers on.
 ///

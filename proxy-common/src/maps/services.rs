@@ -4,8 +4,11 @@
 
 use super::{assert_size, pod};
 
-/// Default number of service ports.
-pub const CAPACITY: u32 = 131_072;
+/// Number of service ports that the map begins with, unless configured.
+pub const CAPACITY: u32 = 16_384;
+
+/// Number of service ports to which it grows, unless much is configured.
+pub const MOST: u32 = 2_097_152;
 
 /// Room for `namespace/name:port`, each part at most 63 bytes.
 pub const NAME_LEN: usize = 192;

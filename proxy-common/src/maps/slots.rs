@@ -2,8 +2,11 @@
 
 use super::{assert_size, pod};
 
-/// Default number of slots per family.
-pub const CAPACITY: u32 = 2_097_152;
+/// Number of slots per family that the map begins with, unless configured.
+pub const CAPACITY: u32 = 131_072;
+
+/// Number of slots per family to which it grows, unless much is configured.
+pub const MOST: u32 = 33_554_432;
 
 /// Consecutive slots, one entry per candidate. An update writes a fresh range and then
 /// swaps it in the frontend, so that a reader sees the old candidates or the new ones.

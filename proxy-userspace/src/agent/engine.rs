@@ -221,7 +221,7 @@ impl Engine {
 
     /// The rows that there will be.
     pub(super) fn needs(&self) -> plan::Needs {
-        plan::needs(&self.state)
+        plan::needs(&self.state, &self.config)
     }
 
     /// Writes what is pending. The first round ends with the removal of what an earlier

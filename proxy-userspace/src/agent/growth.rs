@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::{Agent, Sweeper, startup::Logs};
 use crate::{
-    dataplane::{MapName, Pressure, Reconciler},
+    dataplane::{MapName, Pressure, Reconciler, slots_for_tables},
     kernel::{Capacities, Datapath, KernelError, KernelMaps},
     plan::Needs,
 };
@@ -37,8 +37,9 @@ impl Growth {
         Self { configured, loading: None, not_before: Instant::now(), exhausted: false }
     }
 
-    /// Takes in the levels after a sweep; begins to load programs with larger maps if they are needed.
-    pub(super) fn look(&mut self, pressure: &Pressure, datapath: &Datapath) {
+    /// Takes in the levels after a sweep; begins to load programs with larger maps if they are needed, large
+    /// enough for what there is: `needs` tells, if it is asked.
+    pub(super) fn look(&mut self, pressure: &Pressure, needs: impl FnOnce() -> Needs, datapath: &Datapath) {
         if self.loading.is_some() || Instant::now() < self.not_before {
             return;
         }
@@ -47,29 +48,15 @@ impl Growth {
             self.exhausted = false;
             return;
         }
-        let Some(capacities) = datapath.capacities().grown(&full, &self.configured) else {
+        let Some(grown) = datapath.capacities().grown(&full, &self.configured) else {
             if !std::mem::replace(&mut self.exhausted, true) {
                 warn!(maps = names(&full), "maps are full and as large as they may grow (maps)");
             }
             return;
         };
-        info!(maps = names(&full), "maps are filling up; making larger ones");
+        let capacities = fitting(&needs(), grown, &self.configured).unwrap_or(grown);
+        info!(maps = names(&full), ?capacities, "maps are filling up; making larger ones");
         self.loading = Some(spawn_blocking(datapath.load_next(capacities)));
-    }
-
-    /// Capacities with which maps have room for so many rows; nothing if they have it.
-    fn fitting(&self, needs: &Needs, present: Capacities) -> Option<Capacities> {
-        let mut fitting = present;
-        loop {
-            let too_small = |(map, rows): &(MapName, usize)| {
-                fitting.room(*map).is_some_and(|room| *rows as f64 >= f64::from(room) * HIGH)
-            };
-            let full: Vec<_> = rows(needs).into_iter().filter(too_small).map(|(map, _)| map).collect();
-            match fitting.grown(&full, &self.configured) {
-                Some(grown) => fitting = grown,
-                None => return (fitting != present).then_some(fitting),
-            }
-        }
     }
 
     /// Waits for the programs; forever if none are being loaded.
@@ -86,16 +73,36 @@ impl Growth {
     }
 }
 
-/// Rows by map, of the family that has more.
-fn rows(needs: &Needs) -> [(MapName, usize); 4] {
+/// Capacities with which maps have room for so many rows, as far as maps may grow that began with
+/// `configured`; nothing if those at `present` are as good.
+pub(crate) fn fitting(needs: &Needs, present: Capacities, configured: &Capacities) -> Option<Capacities> {
+    let mut fitting = present;
+    loop {
+        match fitting.grown(&too_small(needs, &fitting), configured) {
+            Some(grown) => fitting = grown,
+            None => return (fitting != present).then_some(fitting),
+        }
+    }
+}
+
+/// Maps that would be too full.
+fn too_small(needs: &Needs, capacities: &Capacities) -> Vec<MapName> {
     let Needs { services, frontends, backends, slots } = *needs;
     let more = |[v4, v6]: [usize; 2]| v4.max(v6);
-    [
+    let rows = [
         (MapName::Services, services),
         (MapName::Frontends, more(frontends)),
         (MapName::Backends, more(backends)),
-        (MapName::Slots, more(slots)),
-    ]
+        (MapName::Slots, more(slots.map(|slots| slots.all))),
+    ];
+    let room = |map| capacities.room(map).map_or(f64::INFINITY, f64::from);
+    let full = rows.into_iter().filter(|(map, rows)| *rows as f64 >= room(*map) * HIGH);
+    let mut full: Vec<_> = full.map(|(map, _)| map).collect();
+    let for_tables = more(slots.map(|slots| slots_for_tables(slots.all, slots.largest_table)));
+    if for_tables as f64 > room(MapName::Slots) {
+        full.push(MapName::Slots);
+    }
+    full
 }
 
 fn adopt(datapath: &Datapath) -> Result<(KernelMaps, Reconciler)> {
@@ -107,11 +114,19 @@ fn adopt(datapath: &Datapath) -> Result<(KernelMaps, Reconciler)> {
 fn too_full(pressure: &Pressure) -> Vec<MapName> {
     let full = pressure.maps.iter().filter(|fill| fill.level() >= HIGH).map(|fill| fill.map);
     let mut full: Vec<_> = full.collect();
-    if pressure.reduced_tables > 0 {
+    if pressure.reduced_tables > 0 || lacks_room_for_tables(pressure) {
         full.push(MapName::Slots);
     }
+    full.sort_unstable();
     full.dedup();
     full
+}
+
+/// True when the next change of a lookup table could find too little room to keep its size: a table of
+/// another size leads some connections elsewhere.
+fn lacks_room_for_tables(pressure: &Pressure) -> bool {
+    let mut slots = pressure.maps.iter().filter(|fill| fill.map == MapName::Slots);
+    slots.any(|fill| pressure.slots_for_tables > fill.capacity)
 }
 
 fn names(maps: &[MapName]) -> String {
@@ -168,6 +183,15 @@ impl Agent {
         Ok(())
     }
 
+    /// Takes the place of a generation that has translated nothing. Its socket hooks know no service, so
+    /// both generations may be attached.
+    fn replace_unused(&mut self, last: Datapath) -> Result<()> {
+        self.datapath.replace()?;
+        self.attach_sockets()?;
+        last.remove();
+        Ok(())
+    }
+
     /// Gives maps their size before the first row is written, once what exists is known: else they
     /// would grow again and again while a large cluster is being written. What cannot be had now
     /// is tried again when they fill up.
@@ -175,13 +199,16 @@ impl Agent {
     /// # Errors
     /// When the maps in service cannot be opened.
     pub(super) fn make_room(&mut self) -> Result<()> {
-        let capacities = self.growth.fitting(&self.engine.needs(), self.datapath.capacities());
+        let capacities = fitting(&self.engine.needs(), self.datapath.capacities(), &self.growth.configured);
         // One generation after the other.
         let Some(capacities) = capacities.filter(|_| !self.datapath.is_taking_over()) else { return Ok(()) };
         info!(?capacities, "there is more than the maps have room for; making larger ones");
         let next = self.datapath.load_next(capacities)();
         match next.map_err(Into::into).and_then(|next| self.put_in_place(next)) {
-            Ok(_) => {
+            Ok((last, _)) => {
+                if last.is_unused() {
+                    self.replace_unused(last)?;
+                }
                 self.metrics.count_growth();
                 self.follow_datapath()
             }
@@ -197,31 +224,79 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dataplane::MapFill, model::Family};
+    use crate::{dataplane::MapFill, model::Family, plan::Slots};
 
     #[test]
     fn what_is_needed_fits_at_once_if_it_may() {
         let configured = Capacities { backends: 1_000, frontends: 100, ..Capacities::default() };
-        let growth = Growth::new(configured);
         let needs = |backends, frontends| Needs { backends, frontends, ..Needs::default() };
-        assert_eq!(growth.fitting(&needs([799, 0], [79, 79]), configured), None);
-        let fitting = growth.fitting(&needs([5, 2_000], [80, 0]), configured);
-        assert_eq!(fitting, Some(Capacities { backends: 4_000, frontends: 200, ..configured }));
-        let most = growth.fitting(&needs([1_000_000, 0], [0, 0]), configured);
+        let fitting = |needs, present| fitting(&needs, present, &configured);
+        assert_eq!(fitting(needs([799, 0], [79, 79]), configured), None);
+        let larger = fitting(needs([5, 2_000], [80, 0]), configured);
+        assert_eq!(larger, Some(Capacities { backends: 4_000, frontends: 200, ..configured }));
+        let most = fitting(needs([1_000_000, 0], [0, 0]), configured);
         assert_eq!(most, Some(Capacities { backends: 16_000, ..configured }));
-        assert_eq!(growth.fitting(&needs([1_000_000, 0], [0, 0]), most.unwrap_or(configured)), None);
+        assert_eq!(fitting(needs([1_000_000, 0], [0, 0]), most.unwrap_or(configured)), None);
+    }
+
+    #[test]
+    fn a_large_cluster_fits_at_once_by_default() {
+        let begin = Capacities::default();
+        let slots = [Slots { all: 500_000, largest_table: 0 }; 2];
+        let needs = Needs { services: 50_000, frontends: [100_000; 2], backends: [500_000; 2], slots };
+        let fitting = fitting(&needs, begin, &begin);
+        let larger = Capacities {
+            services: 65_536,
+            frontends: 131_072,
+            backends: 1_048_576,
+            slots: 1_048_576,
+            ..begin
+        };
+        assert_eq!(fitting, Some(larger));
+    }
+
+    /// The size of `slots` with so many equal tables.
+    fn with_tables(count: usize, size: usize) -> u32 {
+        let begin = Capacities::default();
+        let slots = [Slots { all: count * size, largest_table: size }, Slots::default()];
+        fitting(&Needs { slots, ..Needs::default() }, begin, &begin).unwrap_or(begin).slots
+    }
+
+    #[test]
+    fn tables_have_their_size_from_the_first_on() {
+        assert_eq!(with_tables(1, 16_411), 131_072);
+        assert_eq!(with_tables(4, 16_411), 131_072);
+        assert_eq!(with_tables(5, 16_411), 262_144, "a table that is made anew would not fit");
+        assert_eq!(with_tables(1, 40_009), 262_144, "no table has more than a quarter");
+        assert_eq!(with_tables(100, 16_411), 4_194_304);
+        assert_eq!(with_tables(100_000, 16_411), 33_554_432, "as large as it may become");
+    }
+
+    fn fill(map: MapName, family: Family, rows: usize) -> MapFill {
+        MapFill { map, family: Some(family), rows, capacity: 100 }
     }
 
     #[test]
     fn full_maps_are_told_once() {
-        let fill = |map, family, rows| MapFill { map, family: Some(family), rows, capacity: 100 };
         let maps = vec![
             fill(MapName::Frontends, Family::V4, 79),
             fill(MapName::Conntrack, Family::V4, 80),
+            fill(MapName::Affinity, Family::V4, 80),
             fill(MapName::Conntrack, Family::V6, 99),
         ];
         let pressure = Pressure { maps, ..Pressure::default() };
-        assert_eq!(too_full(&pressure), [MapName::Conntrack]);
+        assert_eq!(too_full(&pressure), [MapName::Conntrack, MapName::Affinity]);
         assert_eq!(too_full(&Pressure { reduced_tables: 1, ..Pressure::default() }), [MapName::Slots]);
+    }
+
+    #[test]
+    fn slots_grow_before_a_table_would_change_its_size() {
+        let pressure = |slots_for_tables| Pressure {
+            maps: vec![fill(MapName::Slots, Family::V4, 60)],
+            slots_for_tables,
+            ..Pressure::default()
+        };
+        assert!(too_full(&pressure(100)).is_empty());
+        assert_eq!(too_full(&pressure(101)), [MapName::Slots]);
     }
 }

@@ -56,6 +56,7 @@ use crate::{
     watch::{Batch, Batches, WatchMetrics},
 };
 
+pub(crate) use self::growth::fitting;
 pub use self::{
     metrics::{AgentMetrics, reference},
     process::init,
@@ -153,7 +154,7 @@ impl Agent {
             metrics,
             _metrics_server: metrics_server,
             hosts,
-            growth: Growth::new(config.maps),
+            growth: Growth::new(startup::capacities(config)),
             datapath,
             logs,
             maps,
@@ -245,7 +246,9 @@ impl Agent {
         let taking_over = takeover::kube_proxy_rules();
         if taking_over {
             self.engine.set_takeover(plan::Takeover::Attaching);
-        } else {
+        }
+        // Two handovers at once would be one too many: one from kube-proxy, one from smaller maps in use.
+        if !taking_over || self.datapath.is_unused() {
             self.make_room()?;
         }
         let mut synced = self.engine.sync(&mut self.maps);
@@ -365,7 +368,7 @@ impl Agent {
         self.sweeper.remove(survey, verdict);
         let refused = refused.inspect_err(|error| debug!(%error, "cannot read the counters of drops")).ok();
         self.pressure.look(&pressure, refused);
-        self.growth.look(&pressure, &self.datapath);
+        self.growth.look(&pressure, || self.engine.needs(), &self.datapath);
         self.metrics.set_pressure(pressure.into());
     }
 

@@ -15,7 +15,7 @@ use super::AgentMetrics;
 use crate::{
     config::{Attach, Config, Current, Logging, Xdp, level_of_verbosity},
     health::Health,
-    kernel::{Datapath, DropMetrics, HostPorts, Options, Pins, TcMode, XdpPolicy},
+    kernel::{Capacities, Datapath, DropMetrics, HostPorts, Options, Pins, TcMode, XdpPolicy},
     logging,
     metrics::{Checks, Debug, Metrics, MetricsServer, Pages},
     model::{DetectLocal, Mode},
@@ -129,12 +129,17 @@ fn pages(config: &Current, profiling: bool) -> Pages {
     }
 }
 
+/// Rows that maps begin with.
+pub(super) fn capacities(config: &Config) -> Capacities {
+    config.maps.on_this_machine()
+}
+
 /// Loads the programs, with the maps an earlier agent left.
 pub(super) fn datapath(config: &Config) -> Result<(Datapath, Logs)> {
     let options = Options {
         bpffs: config.bpffs.clone(),
         cgroup: config.cgroup.clone(),
-        capacities: config.maps,
+        capacities: capacities(config),
         tc_mode: match config.attach {
             Attach::Auto => TcMode::Auto,
             Attach::Tcx => TcMode::Tcx,

@@ -2,53 +2,108 @@
 
 use std::io;
 
+use nix::unistd::{SysconfVar, sysconf};
+use proxy_common::maps;
+
 use super::{bpf::RawMap, carry::carry_error, error::KernelError, object::Capacities, pins::Pins};
 use crate::dataplane::MapName;
 
 /// A capacity and the maps that have it.
 struct Limit {
     name: &'static str,
-    maps: [&'static str; 2],
+    /// The maps, each with the rows that it has for one row of the capacity.
+    maps: &'static [(&'static str, u32)],
     get: fn(&Capacities) -> u32,
     set: fn(&mut Capacities, u32),
+    /// The number of rows to which it grows by itself where no less than the default is configured.
+    most: u32,
+    /// The part of the wanted size, as a divisor, of which more must be in use for a larger map to keep
+    /// its size.
+    kept_from: u32,
 }
 
 macro_rules! limits {
-    ($($field:ident: $name:literal, [$first:literal, $second:literal];)+) => {
+    ($($field:ident: $most:expr, kept from 1 / $kept_from:literal, [$($map:literal * $rows:literal),+];)+) => {
         const LIMITS: &[Limit] = &[$(Limit {
-            name: $name,
-            maps: [$first, $second],
+            name: stringify!($field),
+            maps: &[$(($map, $rows)),+],
             get: |c| c.$field,
             set: |c, to| c.$field = to,
+            most: $most,
+            kept_from: $kept_from,
         }),+];
     };
 }
 
+// Lookup tables leave slots free: a map that was made for them is never much fuller than a quarter of
+// the size before.
 limits! {
-    frontends: "frontends", ["frontends_v4", "frontends_v6"];
-    backends: "backends", ["backends_v4", "backends_v6"];
-    slots: "slots", ["slots_v4", "slots_v6"];
-    conntrack: "conntrack", ["conntrack_v4", "conntrack_v6"];
-    services: "services", ["services", "services"];
-    affinity: "affinity", ["affinity_v4", "affinity_v6"];
+    frontends: maps::frontends::MOST, kept from 1 / 2, ["frontends_v4" * 1, "frontends_v6" * 1];
+    backends: maps::backends::MOST, kept from 1 / 2,
+        ["backends_v4" * 1, "backends_v6" * 1, "opened_v4" * 1, "opened_v6" * 1, "traffic_v4" * 2, "traffic_v6" * 2];
+    slots: maps::slots::MOST, kept from 1 / 4, ["slots_v4" * 1, "slots_v6" * 1];
+    conntrack: maps::conntrack::CAPACITY * GROWTH, kept from 1 / 2, ["conntrack_v4" * 1, "conntrack_v6" * 1];
+    services: maps::services::MOST, kept from 1 / 2, ["services" * 1];
+    affinity: maps::affinity::MOST, kept from 1 / 2, ["affinity_v4" * 1, "affinity_v6" * 1];
 }
 
-/// The most that maps grow to by themselves, as a multiple of what is configured. Rows are small;
-/// a map that has grown so far is filled by something that more room does not cure.
-pub const GROWTH: u32 = 16;
+/// The most that maps grow to by themselves, as a multiple of what is configured, where that is less than
+/// the default or very much. Rows are small; a map that has grown so far is filled by something that more
+/// room does not cure.
+const GROWTH: u32 = 16;
+
+/// Free rows of an LRU map that each CPU keeps to itself (`LOCAL_FREE_TARGET` in the kernel's
+/// `bpf_lru_list.c`). The kernel evicts rows while other CPUs have such rows left.
+const FREE_PER_CPU: u32 = 128;
 
 impl Limit {
     /// The one that a map has; nothing if it does not grow.
     fn of(map: MapName) -> Option<&'static Self> {
         let name = match map {
             MapName::Frontends => "frontends",
-            MapName::Backends => "backends",
+            // Counters are kept by service and backend.
+            MapName::Backends | MapName::Opened => "backends",
             MapName::Slots => "slots",
             MapName::Conntrack => "conntrack",
             MapName::Services => "services",
+            MapName::Affinity => "affinity",
             _ => return None,
         };
         LIMITS.iter().find(|limit| limit.name == name)
+    }
+
+    /// The number of rows to which maps grow by themselves. Whoever configures less than the default wants
+    /// small maps.
+    fn most(&self, configured: &Capacities) -> u32 {
+        let begin = (self.get)(configured);
+        let multiple = begin.saturating_mul(GROWTH);
+        if begin < (self.get)(&Capacities::default()) { multiple } else { multiple.max(self.most) }
+    }
+
+    /// What may be had of `wanted` after the maps of `current`.
+    fn after(&self, wanted: u32, current: &Pins) -> Result<u32, KernelError> {
+        let (mut room, mut used) = (0, 0);
+        for (name, rows) in self.maps {
+            let error = |error: io::Error| carry_error(name, error);
+            // The types of rows, which not everybody may ask for, do not matter here.
+            let Some(map) = RawMap::open_if_there(&current.map(name)).map_err(error)? else { continue };
+            let has = map.capacity() / rows;
+            room = room.max(has);
+            if has > wanted {
+                used = used.max(map.used().map_err(error)?.div_ceil(*rows));
+            }
+        }
+        if !keeps_room(wanted, room, used, self.kept_from) {
+            return Ok(wanted);
+        }
+        tracing::info!(
+            map = self.name,
+            configured = wanted,
+            capacity = room,
+            used,
+            "keeping the room that the map has: too much of it is in use for the configured size"
+        );
+        Ok(room)
     }
 }
 
@@ -58,16 +113,29 @@ impl Capacities {
         Limit::of(map).map(|limit| (limit.get)(self))
     }
 
-    /// The same with twice the room, at most [`GROWTH`] times `configured`, in each of `full`.
-    /// Nothing if that is no more than before.
+    /// The same with twice the room in each of `full`, at most that to which maps grow by themselves where
+    /// they began with `configured`. Nothing if that is no more than before.
     pub fn grown(&self, full: &[MapName], configured: &Self) -> Option<Self> {
         let mut grown = *self;
         for limit in full.iter().filter_map(|map| Limit::of(*map)) {
-            let most = (limit.get)(configured).saturating_mul(GROWTH);
             let now = (limit.get)(self);
-            (limit.set)(&mut grown, now.saturating_mul(2).min(most).max(now));
+            (limit.set)(&mut grown, now.saturating_mul(2).min(limit.most(configured)).max(now));
         }
         (grown != *self).then_some(grown)
+    }
+
+    /// The same, with as much room for affinity as a machine of this size needs at the least.
+    #[must_use]
+    pub fn on_this_machine(self) -> Self {
+        let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+        self.on_cpus(cpus.and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(1))
+    }
+
+    /// A fifth of an LRU map may lie with the CPUs: then the kernel does not evict before four fifths are
+    /// in use, which is when the map grows.
+    fn on_cpus(self, cpus: u32) -> Self {
+        let least = cpus.saturating_mul(5 * FREE_PER_CPU);
+        Self { affinity: self.affinity.max(least), ..self }
     }
 
     /// What may be had of these after `current`: a map that has grown stays as it is until it has
@@ -78,35 +146,15 @@ impl Capacities {
     pub(super) fn after(&self, current: &Pins) -> Result<Self, KernelError> {
         let mut settled = *self;
         for limit in LIMITS {
-            let wanted = (limit.get)(self);
-            let (mut room, mut used) = (0, 0);
-            for name in limit.maps {
-                let error = |error: io::Error| carry_error(name, error);
-                // The types of rows, which not everybody may ask for, do not matter here.
-                let Some(map) = RawMap::open_if_there(&current.map(name)).map_err(error)? else { continue };
-                room = room.max(map.capacity());
-                if room > wanted {
-                    used = used.max(map.used().map_err(error)?);
-                }
-            }
-            if keeps_room(wanted, room, used) {
-                tracing::info!(
-                    map = limit.name,
-                    configured = wanted,
-                    capacity = room,
-                    used,
-                    "keeping the room that the map has: too much of it is in use for the configured size"
-                );
-                (limit.set)(&mut settled, room);
-            }
+            (limit.set)(&mut settled, limit.after((limit.get)(self), current)?);
         }
         Ok(settled)
     }
 }
 
 /// Whether a map with this much room keeps it, although less is wanted.
-fn keeps_room(wanted: u32, room: u32, used: u32) -> bool {
-    room > wanted && used > wanted / 2
+fn keeps_room(wanted: u32, room: u32, used: u32, kept_from: u32) -> bool {
+    room > wanted && used > wanted / kept_from
 }
 
 #[cfg(test)]
@@ -115,15 +163,16 @@ mod tests {
 
     #[test]
     fn maps_shrink_only_when_they_are_empty_enough() {
-        assert!(!keeps_room(1000, 1000, 900), "nothing to keep");
-        assert!(!keeps_room(2000, 1000, 900), "it grows");
-        assert!(keeps_room(1000, 4000, 1200), "the rows would not fit");
-        assert!(keeps_room(1000, 4000, 600), "it would soon be full again");
-        assert!(!keeps_room(1000, 4000, 500));
+        assert!(!keeps_room(1000, 1000, 900, 2), "nothing to keep");
+        assert!(!keeps_room(2000, 1000, 900, 2), "it grows");
+        assert!(keeps_room(1000, 4000, 1200, 2), "the rows would not fit");
+        assert!(keeps_room(1000, 4000, 600, 2), "it would soon be full again");
+        assert!(!keeps_room(1000, 4000, 500, 2));
+        assert!(keeps_room(1000, 4000, 251, 4), "tables for which it was made larger");
     }
 
     #[test]
-    fn maps_double_up_to_a_limit() {
+    fn small_maps_double_up_to_a_multiple_of_what_is_configured() {
         let configured = Capacities { frontends: 100, backends: 100, ..Capacities::default() };
         let grown = configured.grown(&[MapName::Frontends], &configured).expect("room to grow");
         assert_eq!((grown.frontends, grown.backends), (200, 100));
@@ -132,5 +181,55 @@ mod tests {
         assert_eq!(grown.frontends, 1600);
         assert_eq!(grown.grown(&[MapName::Frontends], &configured), None);
         assert_eq!(configured.grown(&[MapName::Settings], &configured), None);
+    }
+
+    /// The size that each map has grown to.
+    fn largest(configured: Capacities) -> Capacities {
+        let maps = [
+            MapName::Frontends,
+            MapName::Backends,
+            MapName::Slots,
+            MapName::Conntrack,
+            MapName::Services,
+            MapName::Affinity,
+        ];
+        let mut largest = configured;
+        while let Some(grown) = largest.grown(&maps, &configured) {
+            largest = grown;
+        }
+        largest
+    }
+
+    #[test]
+    fn maps_that_begin_small_grow_as_far_as_ever() {
+        let most = Capacities {
+            frontends: 2_097_152,
+            backends: 4_194_304,
+            slots: 33_554_432,
+            conntrack: maps::conntrack::CAPACITY * 16,
+            services: 2_097_152,
+            affinity: 2_097_152,
+        };
+        assert_eq!(largest(Capacities::default()), most);
+        let much = Capacities { frontends: 131_073, ..Capacities::default() };
+        assert_eq!(largest(much), Capacities { frontends: 16 * 131_073, ..most });
+        let more_than_default = Capacities { slots: 131_073, ..Capacities::default() };
+        assert_eq!(largest(more_than_default), most);
+    }
+
+    #[test]
+    fn counters_grow_with_backends() {
+        let begin = Capacities::default();
+        let grown = begin.grown(&[MapName::Opened, MapName::Backends], &begin).expect("room to grow");
+        assert_eq!(grown, Capacities { backends: 2 * begin.backends, ..begin });
+    }
+
+    #[test]
+    fn many_cpus_need_more_room_for_affinity() {
+        let begin = Capacities::default();
+        assert_eq!(begin.on_cpus(2), begin);
+        assert_eq!(begin.on_cpus(64), Capacities { affinity: 40_960, ..begin });
+        let configured = Capacities { affinity: 1_000_000, ..begin };
+        assert_eq!(configured.on_cpus(64), configured);
     }
 }

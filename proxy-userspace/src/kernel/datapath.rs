@@ -64,6 +64,9 @@ pub struct Datapath {
     no_xdp: Option<String>,
     /// Generations before this one that are still in service.
     handover: Option<Handover>,
+    /// No edge has been followed, and there was no generation before: no packet and no socket was ever
+    /// translated.
+    unused: bool,
 }
 
 impl Datapath {
@@ -80,7 +83,7 @@ impl Datapath {
         let Some(current) = generations.current()? else {
             let datapath = Self::load_new(&generations, options)?;
             generations.switch(&datapath.pins)?;
-            return Ok(datapath);
+            return Ok(Self { unused: true, ..datapath });
         };
         options.capacities = options.capacities.after(&current)?;
         if !object::fits(&current, &options.capacities)? {
@@ -130,6 +133,7 @@ impl Datapath {
             xdp: xdp::Programs::default(),
             no_xdp,
             handover: None,
+            unused: false,
         })
     }
 

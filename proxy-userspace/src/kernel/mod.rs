@@ -47,7 +47,6 @@ mod xdp;
 
 pub use attach::{Target, TcMode};
 pub use bpf::Run;
-pub use capacity::GROWTH;
 pub use cleanup::cleanup;
 pub use datapath::{Datapath, EdgeChange, Options};
 pub use drops::{DROPS, DropMetrics};

@@ -36,7 +36,7 @@ pub(super) const SOCKET_HOOKS: [&str; 8] = [
     "sock_getpeername6",
 ];
 
-/// Rows a map has room for, per family where there are two.
+/// Rows a map has room for, per family where there are two. As configured: rows it begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Capacities {

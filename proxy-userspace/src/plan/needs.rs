@@ -1,12 +1,15 @@
-//! How many rows there will be, without making them: maps are given their size before the
-//! first is written.
+//! How many rows there will be: maps are given their size before the first is written.
 
 use std::{
     collections::{HashSet, hash_map::RandomState},
     hash::BuildHasher,
 };
 
-use crate::model::{Family, Service, State};
+use super::{
+    Scope, Spread, build,
+    maglev::{self, Use},
+};
+use crate::model::{Algorithm, Candidate, Config, Family, Mode, Service, State, Weights};
 
 /// Rows of maps; of frontends, backends and slots in each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,12 +18,35 @@ pub struct Needs {
     pub services: usize,
     pub frontends: [usize; 2],
     pub backends: [usize; 2],
-    /// Without lookup tables: how large they become depends on the room there is.
-    pub slots: [usize; 2],
+    pub slots: [Slots; 2],
+}
+
+/// Slots of a family, where lookup tables have the size they should have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slots {
+    /// Of all scopes.
+    pub all: usize,
+    /// Of the largest table; 0 if there is none.
+    pub largest_table: usize,
+}
+
+impl Slots {
+    fn add(&mut self, scope: &Scope) {
+        let backends = scope.backends.len();
+        let Spread::Table(usage) = scope.spread else { return self.all += backends };
+        let table = table(backends, usage);
+        self.all += table;
+        self.largest_table = self.largest_table.max(table);
+    }
+}
+
+/// Slots of a table that has all the room it wants.
+fn table(backends: usize, usage: Use) -> usize {
+    maglev::size(backends, usage, u32::MAX) as usize
 }
 
 /// What the services of a state need.
-pub fn needs(state: &State) -> Needs {
+pub fn needs(state: &State, config: &Config) -> Needs {
     let mut needs = Needs::default();
     for service in state.services().filter(|service| service.served().is_ok()) {
         needs.services += service.ports.len();
@@ -29,30 +55,77 @@ pub fn needs(state: &State) -> Needs {
         }
     }
     for family in Family::ALL {
-        let (backends, slots) = endpoints(state, family);
+        let (backends, slots) = endpoints(state, config, family);
         (needs.backends[family as usize], needs.slots[family as usize]) = (backends, slots);
     }
     needs
 }
 
 /// Backends, each once, and slots of one family.
-fn endpoints(state: &State, family: Family) -> (usize, usize) {
+fn endpoints(state: &State, config: &Config, family: Family) -> (usize, Slots) {
     let hasher = RandomState::new();
     // Hashes take the least memory; two of them being equal makes a difference of one row.
     let mut backends = HashSet::new();
-    let mut slots = 0;
+    let mut slots = Slots::default();
     for service in state.services().filter(|service| service.cluster_ip(family).is_some()) {
+        let (mut even, mut weighted) = (0, false);
         for port in &service.ports {
             for candidate in state.candidates(&service.name, port, family) {
                 backends.insert(hasher.hash_one((candidate.addr, port.protocol)));
-                slots += slots_of(service, candidate.local);
+                even += slots_of(service, &candidate);
+                weighted |= candidate.weight != Weights::DEFAULT;
             }
+        }
+        if weighted || may_hash(service, config) {
+            add_planned(state, config, service, family, &mut slots);
+        } else {
+            slots.all += even;
         }
     }
     (backends.len(), slots)
 }
 
-fn slots_of(service: &Service, local: bool) -> usize {
+fn slots_of(service: &Service, candidate: &Candidate<'_>) -> usize {
     let scopes = service.scopes();
-    usize::from(scopes.cluster) + usize::from(scopes.local && local)
+    usize::from(scopes.cluster) + usize::from(scopes.local && candidate.local)
+}
+
+/// Whether a face of the service may find backends by hashing, which takes a table.
+fn may_hash(service: &Service, config: &Config) -> bool {
+    let Config { load_balancer, .. } = config;
+    let own = &service.balancing;
+    let outside = own.algorithm.unwrap_or(load_balancer.algorithm) == Algorithm::Maglev
+        || own.mode.unwrap_or(load_balancer.mode) != Mode::Snat;
+    own.algorithm == Some(Algorithm::Maglev) || outside && service.is_external()
+}
+
+/// How large the tables of a service are, only its plan says.
+fn add_planned(state: &State, config: &Config, service: &Service, family: Family, slots: &mut Slots) {
+    for plan in build(state, &service.name, config).iter().filter(|plan| plan.family == family) {
+        slots.add(&plan.cluster);
+        slots.add(&plan.local);
+        slots.all += plan.returning.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_count_at_their_normal_size() {
+        let backend = |last| super::super::BackendRow {
+            addr: ([10, 0, 0, last], 80).into(),
+            local: false,
+            weight: Weights::DEFAULT,
+        };
+        let scope = |count: u8, spread| Scope { backends: (1..=count).map(backend).collect(), spread };
+        let mut slots = Slots::default();
+        slots.add(&scope(7, Spread::Even));
+        assert_eq!(slots, Slots { all: 7, largest_table: 0 });
+        slots.add(&scope(3, Spread::Table(Use::Chance)));
+        slots.add(&scope(3, Spread::Table(Use::Hash)));
+        slots.add(&scope(0, Spread::Table(Use::Hash)));
+        assert_eq!(slots, Slots { all: 7 + 1_601 + 16_411, largest_table: 16_411 });
+    }
 }

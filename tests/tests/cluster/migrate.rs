@@ -59,7 +59,10 @@ impl World {
         let options = Options { service_ranges: "10.96.0.0/16,fd00:96::/112".into(), ..Options::default() };
         let control_plane = Arc::new(SharedControlPlane::start_with(options)?);
         control_plane.write(&manifests::two_nodes()?)?;
-        let mut cluster = Cluster::build(2, &Agent::small(SocketLb::Off))?;
+        let mut shunt = Agent::small(SocketLb::Off);
+        // Too small: they are made larger before the first row is written.
+        shunt["maps"]["frontends"] = 16.into();
+        let mut cluster = Cluster::build(2, &shunt)?;
         let node = &mut cluster.nodes[0];
         node.host.netns.sysctl(&[
             ("netfilter/nf_conntrack_udp_timeout", FORGETS_UDP),

@@ -63,7 +63,7 @@ fn map(text: &mut String, path: &Path) -> Result<()> {
         match item {
             Item::Const(capacity) if capacity.ident == "CAPACITY" => {
                 if let Some(value) = value(capacity) {
-                    let _ = write!(text, "\nRows by default: {value}.\n");
+                    let _ = write!(text, "\nRows by default: {value}{}.\n", growth(&file.items));
                 }
             }
             Item::Struct(row) if is_layout(row) => layout(text, row),
@@ -87,6 +87,15 @@ fn map(text: &mut String, path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How far a map grows by itself.
+fn growth(items: &[Item]) -> String {
+    let most = items.iter().find_map(|item| match item {
+        Item::Const(most) if most.ident == "MOST" => value(most),
+        _ => None,
+    });
+    most.map_or_else(String::new, |most| format!(" at first, and {most} at the most"))
 }
 
 /// A struct whose bytes the kernel has.

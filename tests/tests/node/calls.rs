@@ -36,9 +36,9 @@ const WEB: [(Proto, &str); 6] = [
     (Proto::Udp, "10.96.0.10:53"),
     (Proto::Udp, "[fd00:96::10]:53"),
 ];
-const DATAGRAMS: [&str; 2] = ["10.96.0.10:53", "[fd00:96::10]:53"];
+pub(crate) const DATAGRAMS: [&str; 2] = ["10.96.0.10:53", "[fd00:96::10]:53"];
 
-fn maps(node: &Node) -> Result<PinnedMaps> {
+pub(crate) fn maps(node: &Node) -> Result<PinnedMaps> {
     Ok(PinnedMaps::open(Pins::new(node.agent.pins()))?)
 }
 
@@ -62,7 +62,7 @@ fn opened(node: &Node, to: SocketAddr) -> Result<BTreeMap<u32, u64>> {
 }
 
 /// Connects sockets in the second pod of the first node; how many went to which backend.
-fn call(
+pub(crate) fn call(
     cluster: &Cluster,
     to: SocketAddr,
     from: Vec<SocketAddr>,
@@ -78,7 +78,7 @@ fn call(
 }
 
 /// The client called `number`, of any port.
-fn client(to: SocketAddr, number: u16) -> SocketAddr {
+pub(crate) fn client(to: SocketAddr, number: u16) -> SocketAddr {
     let [high, low] = number.to_be_bytes();
     let ip = match to {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::new(10, 244, 100 + high, low)),
@@ -88,7 +88,7 @@ fn client(to: SocketAddr, number: u16) -> SocketAddr {
 }
 
 /// Gives the service `web` other fields and more endpoints, at which nobody answers.
-fn change_web(cluster: &mut Cluster, endpoints: u8, change: impl Fn(&mut Value)) -> Result<()> {
+pub(crate) fn change_web(cluster: &mut Cluster, endpoints: u8, change: impl Fn(&mut Value)) -> Result<()> {
     let mut objects = manifests::two_nodes()?;
     change(manifests::find(&mut objects, "Service", "web")?);
     for (slice, prefix) in [("web-4", "10.244.2."), ("web-6", "fd00:244:2::")] {
@@ -106,7 +106,7 @@ fn change_web(cluster: &mut Cluster, endpoints: u8, change: impl Fn(&mut Value))
     Ok(())
 }
 
-fn sticky(service: &mut Value, seconds: u32) {
+pub(crate) fn sticky(service: &mut Value, seconds: u32) {
     service["spec"]["sessionAffinity"] = "ClientIP".into();
     service["spec"]["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": seconds}});
 }

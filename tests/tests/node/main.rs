@@ -16,6 +16,7 @@ mod dsr;
 mod edges;
 mod explain;
 mod fragments;
+mod growth;
 mod harness;
 mod health;
 mod http;

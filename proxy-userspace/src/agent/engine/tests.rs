@@ -88,7 +88,9 @@ fn what_there_is_tells_how_many_rows_it_needs() {
     let mut engine = engine(&mut maps);
     let shared = service("a", 1) + &service("b", 2).replace("10.0.0.2", "10.0.0.1");
     engine.absorb(initial(&(NODE.to_owned() + &shared + &service("c", 3))));
-    let expected = plan::Needs { services: 3, frontends: [6, 0], backends: [2, 0], slots: [3, 0] };
+    let slots = plan::Slots { all: 3, largest_table: 0 };
+    let slots = [slots, plan::Slots::default()];
+    let expected = plan::Needs { services: 3, frontends: [6, 0], backends: [2, 0], slots };
     assert_eq!(engine.needs(), expected);
     engine.sync(&mut maps);
     assert_eq!((maps.services.len(), maps.v4.frontends.len()), (3, 6));

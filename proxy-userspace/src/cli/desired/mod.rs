@@ -16,7 +16,7 @@ use crate::{
     agent,
     config::{Config, Logging, Overrides},
     dataplane::{MemoryMaps, Reconciler, Room},
-    kernel::{self, Netlink, PinnedMaps, Pins},
+    kernel::{self, Capacities, Netlink, PinnedMaps, Pins},
     logging,
     model::{Dirty, State},
     plan,
@@ -168,6 +168,7 @@ impl Desired {
     /// When the copy cannot be adopted.
     pub fn write(&self, before: MemoryMaps) -> Result<Written> {
         let mut after = before.clone();
+        after.widen(self.room(before.room()));
         let mut reconciler = Reconciler::adopt(&mut after).context("cannot make sense of the maps")?;
         let Dirty { services, .. } = self.state.everything();
         reconciler.set_node(plan::node(&self.state, &self.config.model, &self.host));
@@ -201,12 +202,20 @@ impl Desired {
 
     /// Empty maps of the configured size.
     pub fn empty(&self) -> MemoryMaps {
-        let maps = &self.config.maps;
-        MemoryMaps::with_room(Room {
-            services: maps.services,
-            frontends: maps.frontends,
-            backends: maps.backends,
-            slots: maps.slots,
-        })
+        MemoryMaps::with_room(room(&self.config.maps))
     }
+
+    /// The room that an agent gives maps which have as much as `present`.
+    fn room(&self, present: Room) -> Room {
+        let Room { services, frontends, backends, slots } = present;
+        let configured = self.config.maps;
+        let present = Capacities { services, frontends, backends, slots, ..configured };
+        let needs = plan::needs(&self.state, &self.config.model);
+        room(&agent::fitting(&needs, present, &configured).unwrap_or(present))
+    }
+}
+
+fn room(capacities: &Capacities) -> Room {
+    let Capacities { services, frontends, backends, slots, .. } = *capacities;
+    Room { services, frontends, backends, slots }
 }

@@ -54,6 +54,7 @@ impl Datapath {
 
     /// Makes `edges` the devices that carry the programs.
     pub fn follow(&mut self, edges: &[Edge]) -> Vec<EdgeChange> {
+        self.unused = false;
         let wanted: BTreeMap<u32, &Edge> = edges.iter().map(|e| (e.target.ifindex, e)).collect();
         let mut changes = self.detach_others(&wanted);
         let mut new: Vec<_> = wanted

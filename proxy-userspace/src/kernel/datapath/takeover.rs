@@ -19,10 +19,11 @@ impl Datapath {
     /// When the kernel refuses a map or a program.
     pub fn load_next(&self, capacities: Capacities) -> impl FnOnce() -> Result<Self, KernelError> + use<> {
         let options = Options { capacities, ..self.options.clone() };
-        move || Self::load_new(&Generations::below(&options.bpffs), options)
+        let unused = self.unused;
+        move || Ok(Self { unused, ..Self::load_new(&Generations::below(&options.bpffs), options)? })
     }
 
-    /// Copies the rows of the generation in service.
+    /// Copies the rows of the generation in service. Where that is unused, [`Datapath::replace`] comes next.
     ///
     /// # Errors
     /// When a row cannot be read or written; then this generation is gone again.
@@ -30,9 +31,32 @@ impl Datapath {
         let generations = Generations::below(&self.options.bpffs);
         let inherited = generations.current().and_then(|current| {
             let snapshot = current.map(|current| handover::copy_tables(&current, &self.pins)).transpose()?;
+            if self.unused {
+                return Ok(());
+            }
             self.take_over_from(&generations, snapshot.unwrap_or_default())
         });
         inherited.inspect_err(|_| discard(&self.pins))
+    }
+
+    /// True until edges are followed for the first time, if there was no generation before. One that comes
+    /// after it has no connections to take over.
+    pub fn is_unused(&self) -> bool {
+        self.unused
+    }
+
+    /// Puts this generation into service instead of an unused one. The caller attaches the socket hooks,
+    /// then removes the other.
+    ///
+    /// # Errors
+    /// When the pins cannot be changed.
+    pub fn replace(&self) -> Result<(), KernelError> {
+        Generations::below(&self.options.bpffs).switch(&self.pins)
+    }
+
+    /// Removes the pins, once another generation has taken its place.
+    pub fn remove(self) {
+        discard(&self.pins);
     }
 
     pub(super) fn take_over_from(

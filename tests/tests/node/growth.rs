@@ -1,0 +1,164 @@
+//! Maps begin small and grow with what they hold.
+
+use crate::{
+    calls::{DATAGRAMS, call, change_web, client, maps, sticky},
+    metrics::scrape,
+    world::{LINE, answer, configured, soon},
+};
+use anyhow::{Context, Result, bail, ensure};
+use aya::maps::loaded_maps;
+use prometheus_parse::Value as Number;
+use proxy_common::{Ip4, Ip6};
+use proxy_userspace::kernel::KernelAddr;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    fs,
+    net::{IpAddr, SocketAddr},
+};
+use tests::{
+    agent::{Agent, SocketLb},
+    late, manifests,
+    topology::cluster::{Cluster, Node, Origin::Pod},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// The most that the maps of an agent take with ten Services and the sizes they begin with.
+const MOST_AT_REST: u64 = 125 * MIB;
+
+/// Objects of `tests/manifests/two-nodes.yaml`, and Services of two ports until there are `count`.
+fn services(count: usize) -> Result<Vec<Value>> {
+    let mut objects = manifests::two_nodes()?;
+    let present = objects.iter().filter(|object| object["kind"] == "Service").count();
+    objects.extend((present..count).map(|number| {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": format!("filler-{number}"), "namespace": "demo"},
+            "spec": {
+                "clusterIP": format!("10.96.{}.{}", 1 + number / 200, 1 + number % 200),
+                "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}],
+            },
+        })
+    }));
+    Ok(objects)
+}
+
+/// One node whose agent serves so many Services.
+fn one_node(shunt: &Value, count: usize) -> Result<Cluster> {
+    let mut cluster = Cluster::build(1, shunt)?;
+    cluster.start(&services(count)?)?;
+    Ok(cluster)
+}
+
+/// Bytes that the kernel has set aside for each map that a process holds, by the map's id.
+fn memory(process: u32) -> Result<BTreeMap<u32, u64>> {
+    let field = |text: &str, name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+    };
+    let mut maps = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{process}/fdinfo"))? {
+        // A descriptor may be closed meanwhile.
+        let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
+        if let (Some(id), Some(bytes)) = (field(&text, "map_id:"), field(&text, "memlock:")) {
+            maps.insert(u32::try_from(id)?, bytes);
+        }
+    }
+    Ok(maps)
+}
+
+#[test]
+fn maps_take_little_memory_at_rest() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::All);
+    shunt.as_object_mut().context("a configuration")?.remove("maps");
+    let cluster = one_node(&shunt, 10)?;
+    let memory = memory(cluster.nodes[0].agent.process_id()?)?;
+    let names: BTreeMap<_, _> = loaded_maps()
+        .filter_map(|info| info.ok().map(|info| (info.id(), info.name_as_str().unwrap_or("?").to_owned())))
+        .collect();
+    let mut rows: Vec<_> = memory.iter().map(|(id, bytes)| (bytes, names.get(id))).collect();
+    rows.sort_unstable_by(|a, b| b.cmp(a));
+    let mut table = String::new();
+    for (bytes, name) in rows {
+        writeln!(table, "{bytes:>12} {}", name.map_or("?", String::as_str))?;
+    }
+    println!("{table}");
+    let sum: u64 = memory.values().sum();
+    ensure!(memory.len() > 40, "these are not all maps:\n{table}");
+    ensure!(sum <= MOST_AT_REST, "{sum} bytes, {} MiB in all:\n{table}", sum.div_ceil(MIB));
+    Ok(())
+}
+
+#[test]
+fn what_exists_at_the_start_finds_room_at_once() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::All);
+    shunt["maps"]["frontends"] = 64.into();
+    let cluster = one_node(&shunt, 120)?;
+    let agent = &cluster.nodes[0].agent;
+    let lines = agent.lines();
+    let count = |text: &str| lines.iter().filter(|line| line.message().starts_with(text)).count();
+    assert_eq!(count("there is more than the maps have room for"), 1);
+    // Nothing was in service before.
+    assert_eq!(count("attaching behind the programs") + count("maps are filling up"), 0);
+    let mut names: Vec<_> =
+        fs::read_dir(agent.pins())?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
+    names.sort();
+    let current = fs::read_link(agent.pins().join("current"))?;
+    ensure!(names == ["current".into(), current.into_os_string()], "left over: {names:?}");
+    for to in ["10.96.0.20:90", "[fd00:96::20]:90"] {
+        answer(&cluster, Pod(0, 1), LINE, to)?;
+    }
+    Ok(())
+}
+
+/// Rows that there is room for in a map of a family.
+fn capacity(node: &Node, map: &str, family: &str) -> Result<usize> {
+    let (text, scrape) = scrape(node, "/metrics")?;
+    let found = scrape.samples.iter().find(|sample| {
+        sample.metric == "shunt_map_capacity"
+            && sample.labels.get("map") == Some(map)
+            && sample.labels.get("ip_family") == Some(family)
+    });
+    match found.map(|sample| &sample.value) {
+        Some(Number::Gauge(rows)) => Ok(*rows as usize),
+        _ => bail!(late!("no capacity of {map} {family} in\n{text}")),
+    }
+}
+
+/// The backend of each client that has been to `to`.
+fn clients(node: &Node, to: SocketAddr) -> Result<BTreeMap<IpAddr, u32>> {
+    fn of<A: KernelAddr + Into<IpAddr>>(node: &Node) -> Result<BTreeMap<IpAddr, u32>> {
+        let rows = maps(node)?.affinity::<A>()?;
+        Ok(rows.into_iter().map(|(key, row)| (key.client.into(), row.backend)).collect())
+    }
+    if to.is_ipv4() { of::<Ip4>(node) } else { of::<Ip6>(node) }
+}
+
+#[test]
+fn clients_stick_while_the_map_that_remembers_them_grows() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::All);
+    // As small as it may be on this machine.
+    shunt["maps"]["affinity"] = 64.into();
+    let mut cluster = configured(&shunt)?;
+    change_web(&mut cluster, 6, |web| sticky(web, 600))?;
+    for to in DATAGRAMS {
+        let to: SocketAddr = to.parse()?;
+        let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
+        let before = soon(|| capacity(&cluster.nodes[0], "affinity", family))?;
+        // Just enough for the map to count as full, and for the kernel not to evict any.
+        let number = u16::try_from(before * 81 / 100)?;
+        let callers: Vec<_> = (0..number).map(|number| client(to, number)).collect();
+        call(&cluster, to, callers.clone(), 1)?;
+        let known = clients(&cluster.nodes[0], to)?;
+        ensure!(known.len() == callers.len(), "{} of {} clients are known", known.len(), callers.len());
+        soon(|| {
+            let now = capacity(&cluster.nodes[0], "affinity", family)?;
+            ensure!(now == 2 * before, late!("room for {now} clients, {before} before"));
+            Ok(())
+        })?;
+        call(&cluster, to, callers, 1)?;
+        ensure!(clients(&cluster.nodes[0], to)? == known, "{to}: a client was sent elsewhere");
+    }
+    Ok(())
+}
