@@ -38,7 +38,8 @@ drop_reasons! {
     UnallocatedAddress = 3, "unallocated-address";
     /// Connections that last hold every source port for masquerading; silently dropped.
     SnatPortsExhausted = 4, "snat-ports-exhausted";
-    /// The connection table took no new entry; silently dropped.
+    /// The connection table is full of connections that last, or there is no memory for an entry; silently
+    /// dropped.
     ConntrackFull = 5, "conntrack-full";
     /// A map row names a backend or slot that does not exist; silently dropped.
     InvalidMapState = 6, "invalid-map-state";

@@ -1,7 +1,7 @@
 //! What a connection is: how its rows of [`conntrack`] are made of each other, and the state that they
 //! tell together. The datapath's stages and the agent's sweep both go by it.
 //!
-//! No row is a fact of its own: the kernel evicts them one by one, and anybody may delete one. Each
+//! No row is a fact of its own: anybody may delete one. Each
 //! names all ends of its connection, so what is lost is made anew of any row that a packet meets
 //! ([`CtEntry::write_pair`], [`CtEntry::write_next`]).
 //!

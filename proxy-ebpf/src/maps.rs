@@ -5,7 +5,7 @@
 use core::arch::asm;
 
 use aya_ebpf::{
-    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_NOEXIST},
+    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     btf_maps::{
         Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, SkStorage, lpm_trie::Key,
     },
@@ -38,21 +38,25 @@ use proxy_common::{
         socket_peers::SocketPeer,
         source_ranges, stale_sockets,
         tails::{self, Tail},
+        transient::{self, Place, Turns},
     },
 };
 
 pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
     datagrams::{look_at_pair, put_connected, put_sent, sent, socket_datagrams, use_pair},
+    flows::{Claim, conntrack, conntrack_claim, conntrack_put, conntrack_remove, take_place},
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
     peers::{put_socket_peer, socket_peer},
-    room::{Room, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search},
+    room::{Room, Turn, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search, turn},
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
 };
 use crate::packet::Packet;
 
+mod atomic;
 mod count;
 mod datagrams;
+mod flows;
 mod fragment;
 mod peers;
 mod room;
@@ -65,7 +69,8 @@ type Frontends<A> = HashMap<FrontendKey<A>, Frontend, { frontends::CAPACITY as u
 type AddressFilter = Array<u64, { address_filter::CAPACITY as usize }, MMAPABLE>;
 type Slots = Array<u32, { slots::CAPACITY as usize }, MMAPABLE>;
 type Backends<A> = Array<Backend<A>, { backends::CAPACITY as usize }, MMAPABLE>;
-type Conntrack<A> = LruHashMap<CtKey<A>, CtEntry<A>, { conntrack::CAPACITY as usize }>;
+type Conntrack<A> = HashMap<CtKey<A>, CtEntry<A>, { conntrack::CAPACITY as usize }, NO_PREALLOC>;
+type Transients<A> = Array<Place<A>, { transient::capacity(conntrack::CAPACITY) as usize }>;
 type NodeAddresses<A> = HashMap<A, u32, { node_addresses::CAPACITY as usize }, NO_PREALLOC>;
 type ServiceCidrs<A> = LpmTrie<A, u32, { service_cidrs::CAPACITY as usize }>;
 type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY as usize }>;
@@ -113,6 +118,8 @@ family! { Ip4:
     slots = SLOTS_V4: Slots;
     backends = BACKENDS_V4: Backends<Ip4>;
     conntrack = CONNTRACK_V4: Conntrack<Ip4>;
+    transient = TRANSIENT_V4: Transients<Ip4>;
+    turns = TURNS_V4: Array<Turns, 1>;
     node_addresses = NODE_ADDRS_V4: NodeAddresses<Ip4>;
     service_cidrs = SERVICE_CIDR_V4: ServiceCidrs<Ip4>;
     source_ranges = SRC_RANGES_V4: SourceRanges<Ip4>;
@@ -134,6 +141,8 @@ family! { Ip6:
     slots = SLOTS_V6: Slots;
     backends = BACKENDS_V6: Backends<Ip6>;
     conntrack = CONNTRACK_V6: Conntrack<Ip6>;
+    transient = TRANSIENT_V6: Transients<Ip6>;
+    turns = TURNS_V6: Array<Turns, 1>;
     node_addresses = NODE_ADDRS_V6: NodeAddresses<Ip6>;
     service_cidrs = SERVICE_CIDR_V6: ServiceCidrs<Ip6>;
     source_ranges = SRC_RANGES_V6: SourceRanges<Ip6>;
@@ -198,6 +207,8 @@ pub trait Tables: ServiceRange + SnatAddresses {
     fn slots() -> &'static Slots;
     fn backends() -> &'static Backends<Self>;
     fn conntrack() -> &'static Conntrack<Self>;
+    fn transient() -> &'static Transients<Self>;
+    fn turns() -> &'static Array<Turns, 1>;
     fn node_addresses() -> &'static NodeAddresses<Self>;
     fn service_cidrs() -> &'static ServiceCidrs<Self>;
     fn source_ranges() -> &'static SourceRanges<Self>;
@@ -262,30 +273,6 @@ pub fn backend<A: Tables>(id: u32) -> Option<&'static Backend<A>> {
 #[inline(always)]
 pub fn slot<A: Tables>(index: u32) -> Option<u32> {
     A::slots().get(index).copied()
-}
-
-#[inline(always)]
-pub fn conntrack<A: Tables>(key: &CtKey<A>) -> Option<&'static mut CtEntry<A>> {
-    // SAFETY: the row stays in place until the program ends (LRU rows are recycled only after a grace
-    // period); fields may change under us, and each is used after one read.
-    unsafe { A::conntrack().get_ptr_mut(key).map(|p| &mut *p) }
-}
-
-/// Inserts a row only if there is none.
-#[inline(always)]
-pub fn conntrack_claim<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> bool {
-    A::conntrack().insert(key, entry, u64::from(BPF_NOEXIST)).is_ok()
-}
-
-#[inline(always)]
-pub fn conntrack_put<A: Tables>(key: &CtKey<A>, entry: &CtEntry<A>) -> Result<(), DropReason> {
-    A::conntrack().insert(key, entry, 0).map_err(|_| DropReason::ConntrackFull)
-}
-
-/// True for the one who removes it.
-#[inline(always)]
-pub fn conntrack_remove<A: Tables>(key: &CtKey<A>) -> bool {
-    A::conntrack().remove(key).is_ok()
 }
 
 #[inline(always)]

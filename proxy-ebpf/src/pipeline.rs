@@ -7,6 +7,7 @@
 pub mod direct;
 pub mod driver;
 pub mod dsr;
+pub mod end;
 pub mod fragment;
 pub mod icmp;
 pub mod lost;

@@ -15,7 +15,7 @@ use proxy_common::{Ip4, Ip6, packet::Wire as _};
 use crate::{
     maps,
     packet::{Ethernet, Layer3, Packet as _, Skb},
-    pipeline::{Verdict, direct, dsr, egress, fragment, icmp, ingress, lost, open, refuse},
+    pipeline::{Verdict, direct, dsr, egress, end, fragment, icmp, ingress, lost, open, refuse},
     stage::output::{How, Output},
 };
 
@@ -80,6 +80,15 @@ entry_points! {
     shunt_in_lost_l3: Layer3, lost::ingress;
     /// Rows that are lost, where `shunt_out_l3` goes on.
     shunt_out_lost_l3: Layer3, lost::egress;
+
+    /// Packets that may end their connection, where `shunt_in` goes on.
+    shunt_in_end: Ethernet, end::ingress;
+    /// Packets that may end their connection, where `shunt_out` goes on.
+    shunt_out_end: Ethernet, end::egress;
+    /// Packets that may end their connection, where `shunt_in_l3` goes on.
+    shunt_in_end_l3: Layer3, end::ingress;
+    /// Packets that may end their connection, where `shunt_out_l3` goes on.
+    shunt_out_end_l3: Layer3, end::egress;
 
     /// Packets inside others, where `shunt_in` goes on.
     shunt_in_dsr: Ethernet, dsr::ingress;

@@ -2,7 +2,10 @@
 
 use super::TcpState;
 use crate::{
-    maps::conntrack::{CtEntry, flags},
+    maps::{
+        conntrack::{CtEntry, flags},
+        transient::Queue,
+    },
     proto,
 };
 
@@ -22,6 +25,34 @@ impl<A> CtEntry<A> {
             proto::UDP => (self.flags | reply.flags) & flags::LASTING == 0,
             // An association is silent for long between heartbeats.
             _ => reply.packets == 0,
+        }
+    }
+
+    /// True if the connection is to be forgotten whose place in `queue` somebody else takes. It has waited there
+    /// since `since`. `self` is its first row, which packets of `proto` meet, `reply` its pair: none if replies
+    /// pass elsewhere, or it is lost.
+    #[inline(always)]
+    pub fn is_forgotten(&self, reply: Option<&Self>, proto: u8, queue: Queue, since: u64) -> bool {
+        if queue == Queue::Ended {
+            return self.tcp_state(reply).has_ended();
+        }
+        // The client has opened another connection by the same port, which waits elsewhere: a row's time
+        // changes for the first time when it lasts.
+        if self.flags & flags::LASTING == 0 && self.last_seen != since {
+            return false;
+        }
+        match proto {
+            proto::TCP => matches!(self.tcp_state(reply), TcpState::Opening | TcpState::Answered),
+            proto::UDP => (self.flags | reply.map_or(0, |reply| reply.flags)) & flags::LASTING == 0,
+            _ => reply.is_none_or(|reply| reply.packets == 0),
+        }
+    }
+
+    #[inline(always)]
+    fn tcp_state(&self, reply: Option<&Self>) -> TcpState {
+        match reply {
+            Some(reply) => TcpState::of(self.tcp_flags, reply.tcp_flags),
+            None => TcpState::of_client(self.tcp_flags),
         }
     }
 }
@@ -67,5 +98,54 @@ mod tests {
     fn an_association_gives_way_until_it_is_answered() {
         assert!(row(0, 0, 3).gives_way(&row(0, 0, 0), proto::SCTP));
         assert!(!row(0, 0, 1).gives_way(&row(0, 0, 1), proto::SCTP));
+    }
+
+    #[test]
+    fn half_open_tcp_is_forgotten_when_its_turn_comes() {
+        let forgotten = |forward, reply: Option<u8>| {
+            let reply = reply.map(|flags| row(flags, 0, 1));
+            row(forward, 0, 1).is_forgotten(reply.as_ref(), proto::TCP, Queue::Opening, 0)
+        };
+        assert!(forgotten(SYN, Some(0)), "unanswered");
+        assert!(forgotten(SYN, Some(SYN | ACK)), "answered");
+        assert!(forgotten(SYN, None), "unanswered, for all that is seen here");
+        assert!(!forgotten(SYN | ACK, Some(SYN | ACK)), "established");
+        assert!(!forgotten(SYN | ACK, None), "established, for all that is seen here");
+        assert!(!forgotten(SYN | ACK | FIN, Some(SYN | ACK | FIN)), "it waits among those that have ended");
+    }
+
+    #[test]
+    fn ended_tcp_is_forgotten_when_its_turn_comes() {
+        let forgotten = |forward, reply: Option<u8>| {
+            let reply = reply.map(|flags| row(flags, 0, 1));
+            row(forward, 0, 1).is_forgotten(reply.as_ref(), proto::TCP, Queue::Ended, 7)
+        };
+        assert!(forgotten(SYN | ACK | FIN, Some(SYN | ACK | FIN)), "closed");
+        assert!(forgotten(SYN | ACK, Some(SYN | ACK | RST)), "reset");
+        assert!(forgotten(SYN | ACK | FIN, None), "closed, for all that is seen here");
+        assert!(!forgotten(SYN | ACK | FIN, Some(SYN | ACK)), "half closed");
+        assert!(!forgotten(SYN, Some(0)), "the client has opened another");
+    }
+
+    #[test]
+    fn another_connection_by_the_same_port_has_a_place_of_its_own() {
+        let opened_at = |last_seen, flags| CtEntry { last_seen, ..row(SYN, flags, 1) };
+        let forgotten =
+            |row: CtEntry<Ip4>| row.is_forgotten(Some(&CtEntry::default()), proto::TCP, Queue::Opening, 50);
+        assert!(forgotten(opened_at(50, 0)));
+        assert!(!forgotten(opened_at(90, 0)), "opened later");
+        assert!(forgotten(opened_at(90, flags::LASTING)), "asked again");
+    }
+
+    #[test]
+    fn datagrams_and_associations_are_forgotten_until_more_follows() {
+        let forgotten = |proto, forward, reply: CtEntry<Ip4>| {
+            row(0, forward, 1).is_forgotten(Some(&reply), proto, Queue::Datagram, 0)
+        };
+        assert!(forgotten(proto::UDP, 0, row(0, 0, 1)));
+        assert!(!forgotten(proto::UDP, flags::LASTING, row(0, 0, 1)));
+        assert!(!forgotten(proto::UDP, 0, row(0, flags::LASTING, 1)));
+        assert!(forgotten(proto::SCTP, 0, row(0, 0, 0)));
+        assert!(!forgotten(proto::SCTP, 0, row(0, 0, 1)));
     }
 }

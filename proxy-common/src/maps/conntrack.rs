@@ -1,4 +1,4 @@
-//! `conntrack_v4`, `conntrack_v6`: LRU hash, tuple seen at a hook → tuple to make of it.
+//! `conntrack_v4`, `conntrack_v6`: hash, tuple seen at a hook → tuple to make of it.
 //!
 //! A hook asks one question of one table: is there a row for this tuple *here*? The steps of a
 //! translated connection are therefore rows of their own:

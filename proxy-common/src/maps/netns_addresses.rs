@@ -8,7 +8,7 @@ use super::assert_size;
 use crate::addr::{Ip4, Ip6};
 
 /// Number of rows per family.
-pub const CAPACITY: u32 = 8_192;
+pub const CAPACITY: u32 = 4_096;
 
 /// `bpf_get_netns_cookie` of the namespace.
 pub type Netns = u64;

@@ -6,7 +6,7 @@
 
 /// Entries of the array. More than there are programs, so that a program added later does not
 /// change the map.
-pub const CAPACITY: u32 = 32;
+pub const CAPACITY: u32 = 64;
 
 macro_rules! tails {
     ($($(#[$doc:meta])+ $variant:ident = $number:literal, $ethernet:literal, $layer3:literal;)+) => {
@@ -60,6 +60,10 @@ tails! {
     InRefuse = 13, "shunt_in_refuse", "shunt_in_refuse_l3";
     /// A packet is refused that left the host's stack.
     OutRefuse = 14, "shunt_out_refuse", "shunt_out_refuse_l3";
+    /// A packet that may end its connection enters the host's stack.
+    InEnd = 15, "shunt_in_end", "shunt_in_end_l3";
+    /// Such a packet leaves the host's stack.
+    OutEnd = 16, "shunt_out_end", "shunt_out_end_l3";
 }
 
 impl Tail {

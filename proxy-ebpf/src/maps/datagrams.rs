@@ -1,6 +1,6 @@
 //! What socket LB did to a UDP socket.
 
-use core::{arch::asm, ptr};
+use core::ptr;
 
 use aya_ebpf::{
     bindings::{BPF_SK_STORAGE_GET_F_CREATE, bpf_sock},
@@ -8,7 +8,10 @@ use aya_ebpf::{
 };
 use proxy_common::maps::socket_datagrams::{HeldPair, SENT, SocketDatagrams, SocketPair};
 
-use super::Tables;
+use super::{
+    Tables,
+    atomic::{exchange, fetch_add, fetch_or},
+};
 
 /// The socket's storage, if it has any. Others may write it meanwhile.
 #[inline(always)]
@@ -133,25 +136,4 @@ fn storage<A: Tables>(sk: *mut bpf_sock, flags: u32) -> Option<*mut SocketDatagr
     // socket, and without a value makes storage of zeros.
     let data = unsafe { helper::bpf_sk_storage_get(map, sk.cast(), ptr::null_mut(), u64::from(flags)) };
     if data.is_null() { None } else { Some(data.cast()) }
-}
-
-macro_rules! atomics {
-    ($($name:ident: $text:literal;)+) => {$(
-        /// An atomic operation that orders all reads and writes around it; returns the number before.
-        ///
-        /// # Safety
-        /// `word` is an aligned u64 of a map value, which stays in place until the program ends.
-        #[inline(always)]
-        unsafe fn $name(word: *mut u64, mut operand: u64) -> u64 {
-            // SAFETY: the caller's; the standard library has no atomic operations for this target.
-            unsafe { asm!($text, word = in(reg) word, operand = inout(reg) operand, options(nostack)) };
-            operand
-        }
-    )+};
-}
-
-atomics! {
-    fetch_or: "{operand} = atomic_fetch_or((u64 *)({word} + 0), {operand})";
-    fetch_add: "{operand} = atomic_fetch_add((u64 *)({word} + 0), {operand})";
-    exchange: "{operand} = xchg_64({word} + 0, {operand})";
 }

@@ -20,6 +20,7 @@ pub struct Room<A> {
     pub search: Search,
     pub ports_key: HeldPortsKey<A>,
     pub carried: Carried,
+    pub turn: Turn,
     refusal: Refusal,
 }
 
@@ -28,6 +29,19 @@ pub struct Room<A> {
 pub fn room<A: Tables>() -> Option<&'static mut Room<A>> {
     // SAFETY: see `parts`.
     A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut *room })
+}
+
+/// A turn in a queue of connections that give way.
+#[repr(C)]
+pub struct Turn {
+    /// When the connection whose key is in the room begins to wait, 0 if none does.
+    pub since: u64,
+    /// When who waited in the place began to.
+    pub waits_since: u64,
+    /// The protocol of the connection that takes the place; 0 if it has ended.
+    pub proto: u32,
+    /// 1 if who waited in the place is to be forgotten, whose key is in the room then.
+    pub is_due: u32,
 }
 
 /// What a row has counted that is about to go.
@@ -65,6 +79,8 @@ parts! {
     ports_key = ports_key: HeldPortsKey<A>;
     /// What a row has counted.
     carried = carried: Carried;
+    /// A turn in a queue.
+    turn = turn: Turn;
     /// Why a packet is refused.
     refusal = refusal: Refusal;
 }

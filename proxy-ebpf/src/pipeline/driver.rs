@@ -7,7 +7,7 @@
 //! refused here either.
 
 use proxy_common::{
-    Tuple,
+    Tuple, flow,
     maps::{
         conntrack::{CtEntry, EGRESS, INGRESS, Role, flags},
         events::Hook,
@@ -25,7 +25,7 @@ use crate::{
         lookup::{lookup, may_enter},
         nat, ports, route, snat,
         stray::Stray,
-        takeover,
+        takeover, transient,
     },
 };
 
@@ -62,7 +62,9 @@ pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
     // A refusal is the tc program's to make: it counts and answers.
     let Some((entry, hash)) = entry_of(frame, &parsed) else { return Forwarded::UP };
     let target = entry.target(parsed.tuple.proto);
-    match Role(entry.role) {
+    let role = Role(entry.role);
+    note_end(&parsed, &parsed.tuple, INGRESS);
+    match role {
         Role::DSR => encapsulate(frame, &parsed, &target),
         Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &target, hash),
         _ => Forwarded::UP,
@@ -80,7 +82,8 @@ fn entry_of<F: Framing, A: Family>(
     if let Some(row) = conntrack::find(frame, &arrival, parsed, INGRESS).ok()? {
         return Some((row, 0));
     }
-    if takeover::is_netfilters(parsed) || !parsed.opens() {
+    // The verifier would have to walk all of this once more for frames with a VLAN tag.
+    if F::TAGGED || takeover::is_netfilters(parsed) || !parsed.opens() {
         return None;
     }
     let frontend = lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto).ok()??;
@@ -98,6 +101,14 @@ fn entry_of<F: Framing, A: Family>(
 fn is_forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> bool {
     let ours = |macs: Macs| maps::device(frame.ifindex()).is_some_and(|device| device.mac == macs.dst);
     frame.read::<Macs>(0).is_some_and(ours) && A::hops(frame).is_some_and(|hops| hops > 1)
+}
+
+/// If the frame may end its connection. It is `own` at `hook`.
+#[inline(always)]
+fn note_end<A: Family>(parsed: &Parsed<A>, own: &Tuple<A>, hook: u8) {
+    if flow::ends(parsed.tcp_flags) {
+        transient::note_end(own, parsed.tcp_flags, hook);
+    }
 }
 
 /// What the stack and the egress program would make of a packet that has become `entered`. `hash` is that
@@ -120,6 +131,7 @@ fn translate<F: Framing, A: Family>(
         return Forwarded::UP;
     };
     if let Some(row) = row {
+        note_end(parsed, entered, EGRESS);
         if row.flags & flags::SNAT_PENDING == 0 {
             last = row.target(entered.proto);
         } else if hash == 0 {

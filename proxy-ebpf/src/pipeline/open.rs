@@ -28,7 +28,7 @@ use crate::{
         select::{Refusal, candidates, draw, select},
         snat,
         stray::{self, Stray},
-        takeover, trace,
+        takeover, trace, transient,
     },
 };
 
@@ -185,6 +185,7 @@ fn connect_from_host<P: Packet, A: Family>(
     let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
     key.set(original, EGRESS);
     retire::replace(key, row)?;
+    transient::wait::<A>(original.proto);
     owner.count::<A>();
     trace::opened(&arrival, original, row, events::flags::SNAT);
     Ok(())

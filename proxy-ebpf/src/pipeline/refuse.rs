@@ -15,7 +15,7 @@ use crate::{
         output::{How, Output},
         reject,
         select::Refusal,
-        trace,
+        trace, transient,
     },
 };
 
@@ -51,6 +51,9 @@ fn by_hook<P: Buffer, A: Family>(packet: &P, hook: Hook, back: How) -> Verdict {
         return silent;
     };
     trace::refused(&Arrival::uncounted(packet, hook), &parsed.tuple, service, refusal.reason);
+    if refusal.reason == DropReason::ConntrackFull {
+        transient::make_room::<A>(parsed.tuple.proto);
+    }
     if !refusal.reject {
         return silent;
     }

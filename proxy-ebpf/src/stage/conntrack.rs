@@ -56,6 +56,9 @@ pub fn find<P: Packet, A: Tables>(
         }
         return Err(Unfinished);
     }
+    if !in_driver && flow::ends(parsed.tcp_flags & !entry.tcp_flags) {
+        maps::tail_call(packet, if hook == INGRESS { Tail::InEnd } else { Tail::OutEnd });
+    }
     let answers_another = over::answers_another(entry, parsed, key);
     let is_due = is_due(entry);
     if answers_another || (is_due && !lost::is_whole(entry, &parsed.tuple, hook, key)) {

@@ -16,8 +16,9 @@ use super::{
     ports,
     retire::{replace, retire, settle},
     select::Choice,
+    transient,
 };
-use crate::maps::{self, Tables};
+use crate::maps::{self, Claim, Tables};
 
 /// Whose connection a row belongs to.
 #[derive(Clone, Copy)]
@@ -104,6 +105,7 @@ pub fn create<A: Tables>(
     first(arrival, parsed, row);
     key.set(original, INGRESS);
     replace(key, row)?;
+    transient::wait::<A>(original.proto);
     owner.count::<A>();
     Ok(row)
 }
@@ -124,6 +126,7 @@ pub fn create_dsr<A: Tables>(
     let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     key.set(&parsed.tuple, INGRESS);
     replace(key, row)?;
+    transient::wait::<A>(parsed.tuple.proto);
     owner.count::<A>();
     Ok(row)
 }
@@ -136,7 +139,7 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, hash: u32) -> Result<(), DropRe
     let reply = maps::new_row::<A>().ok_or(DropReason::InvalidMapState)?;
     let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     key.set(&target.reversed(), EGRESS);
-    if maps::conntrack_claim(key, reply) {
+    if maps::conntrack_claim(key, reply) == Claim::Entered {
         return Ok(());
     }
     if let Some(known) = maps::conntrack(key)

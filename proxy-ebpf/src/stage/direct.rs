@@ -27,10 +27,10 @@ use super::{
     create::{self, Owner},
     ports,
     retire::{self, retire, settle},
-    trace,
+    trace, transient,
 };
 use crate::{
-    maps::{self, Tables},
+    maps::{self, Claim, Tables},
     packet::Packet,
 };
 
@@ -85,7 +85,9 @@ pub fn note<A: Tables>(reply: &Tuple<A>, hook: u8) {
     let (Ok(row), Some(key)) = (create::begin(NOBODY, reply, Role::PASS, 0), maps::new_key()) else { return };
     key.set(reply, hook);
     // Another CPU may have been faster, and a full table costs no connection of anybody.
-    maps::conntrack_claim(key, row);
+    if maps::conntrack_claim(key, row) == Claim::Entered {
+        transient::wait::<A>(reply.proto);
+    }
 }
 
 /// True at the second of two devices that a packet passes in one direction, a VLAN's and the one below:
@@ -115,6 +117,7 @@ fn by_another_port<A: Tables>(
     let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
     key.set(&parsed.tuple, hook);
     retire::replace(key, row)?;
+    transient::wait::<A>(target.proto);
     trace::masqueraded(arrival.ifindex, &parsed.tuple, &target, NOBODY);
     Ok(target)
 }

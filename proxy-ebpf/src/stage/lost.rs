@@ -1,4 +1,4 @@
-//! Rows of a connection that are lost: the kernel evicts them one by one, and anybody may delete one.
+//! Rows of a connection that are lost: anybody may delete one.
 //! What is lost is made anew of the rows that are left (`proxy_common::flow`), before a packet misses it.
 //!
 //! The fast programs only look whether a row's others are there, once in a timer tick. What is to be done

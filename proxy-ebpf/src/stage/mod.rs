@@ -28,3 +28,4 @@ pub mod snat;
 pub mod stray;
 pub mod takeover;
 pub mod trace;
+pub mod transient;

@@ -21,7 +21,7 @@ use super::{
     retire::{retire_all, settle},
     snat,
 };
-use crate::maps::{self, Room, Tables};
+use crate::maps::{self, Claim, Room, Tables};
 
 /// Ports that are looked at before a connection that gives way loses its own, for the one that has been
 /// silent longest to be among them.
@@ -68,6 +68,8 @@ pub struct Search {
     looked_at: u32,
     /// The timer tick in which there was none.
     in_vain: u32,
+    /// 1 if the table has no room for the row.
+    is_full: u32,
     /// While maps are replaced, what a connection has become is known to the other ones.
     may_take: u32,
     pub known: Known,
@@ -120,6 +122,7 @@ fn find<A: Tables>(hash: u32) -> Result<&'static CtKey<A>, DropReason> {
     }
     search.ports = of(hash);
     search.may_take = (!lost::is_moving()).into();
+    search.is_full = 0;
     // Other CPUs may claim the ports that are found.
     for _ in 0..ATTEMPTS {
         if look::<A>() || take_oldest::<A>() {
@@ -129,7 +132,8 @@ fn find<A: Tables>(hash: u32) -> Result<&'static CtKey<A>, DropReason> {
             break;
         }
     }
-    Err(DropReason::SnatPortsExhausted)
+    let is_full = maps::search::<A>().is_some_and(|search| search.is_full != 0);
+    Err(if is_full { DropReason::ConntrackFull } else { DropReason::SnatPortsExhausted })
 }
 
 /// Looks at ports; true if one is claimed.
@@ -144,7 +148,7 @@ fn look<A: Tables>() -> bool {
     // SAFETY: the callback takes no context, and nothing that it has of the room is referred to here.
     unsafe { helper::bpf_loop(rounds, try_port::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
     let Some(search) = maps::search::<A>() else { return false };
-    if search.found == 0 && search.oldest == 0 {
+    if search.found == 0 && search.oldest == 0 && search.is_full == 0 {
         search.in_vain = ticks() as u32;
     }
     search.found != 0
@@ -187,7 +191,7 @@ fn take_oldest<A: Tables>() -> bool {
     let Some(Room { key, row, .. }) = maps::room::<A>() else { return false };
     // Late packets of the old one come first.
     row.flags |= ANY_REPLY;
-    maps::conntrack_claim(key, row)
+    maps::conntrack_claim(key, row) == Claim::Entered
 }
 
 /// One round: 1 ends the search.
@@ -205,7 +209,14 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
     }
     room.key.dport = room.search.ports.port();
     match maps::conntrack(&room.key) {
-        None => room.search.found = maps::conntrack_claim(&room.key, &room.row).into(),
+        None => match maps::conntrack_claim(&room.key, &room.row) {
+            Claim::Entered => room.search.found = 1,
+            Claim::Taken => {}
+            Claim::Full => {
+                room.search.is_full = 1;
+                return 1;
+            }
+        },
         Some(known) if round == 0 => {
             if known.role != room.row.role || !known.becomes_as(&room.row) {
                 return 0;

@@ -8,7 +8,7 @@ use proxy_common::{
     maps::conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT},
 };
 
-use crate::maps::{self, Room, Tables};
+use crate::maps::{self, Claim, Room, Tables};
 
 /// No connection has more.
 const ROWS: u32 = 4;
@@ -41,15 +41,15 @@ pub fn settle<A: Tables>(row: &mut CtEntry<A>) {
 /// When the kernel has no room.
 #[inline(always)]
 pub fn replace<A: Tables>(key: &CtKey<A>, row: &CtEntry<A>) -> Result<(), DropReason> {
-    if maps::conntrack_claim(key, row) {
+    if maps::conntrack_claim(key, row) == Claim::Entered {
         return Ok(());
     }
     retire(key);
     maps::conntrack_put(key, row)
 }
 
-/// Removes all rows of a connection whose tuple is another's now: of that whose replies meet the key in the
-/// room. True for the one who does it.
+/// Removes all rows of a connection: of that whose replies, or only row, meet the key in the room. True for the
+/// one who does it.
 ///
 /// In a loop, for the stack: each round has the room of the one before.
 #[inline(always)]
@@ -79,6 +79,9 @@ extern "C" fn retire_next<A: Tables>(round: u32, _: *mut c_void) -> i64 {
 /// left.
 #[inline(always)]
 fn set_other<A: Tables>(round: u32, reply: &CtEntry<A>, own: &CtKey<A>, other: &mut CtKey<A>) -> bool {
+    if Role(reply.role).is_alone() {
+        return false;
+    }
     if round == 0 {
         other.set_pair(reply, own.proto, own.hook);
         // Unless the client has gone on by another port.

@@ -20,7 +20,7 @@ use super::{
     affinity, classify, lookup::lookup, lost, network::Network, output, ports, reject, select, snat,
 };
 use crate::{
-    maps::{self, Tables},
+    maps::{self, Claim, Tables},
     packet::Packet,
 };
 
@@ -54,7 +54,7 @@ where
     let Some(reply) = maps::conntrack(key) else { return false };
     reply.write_pair(&key.tuple(), row);
     key.set(own, hook);
-    maps::conntrack_claim(key, row)
+    maps::conntrack_claim(key, row) == Claim::Entered
 }
 
 /// The key of a reply's row that belongs to the connection whose packets are `own`.

@@ -41,7 +41,7 @@ const READ: [&str; 8] = [
 ];
 const READ_BY_BOTH: [&str; 2] = ["devices", "settings"];
 
-/// Room for what is copied and what a few packets add. An LRU map of this size evicts nothing yet.
+/// Room for what is copied and what a few packets add. In a table of this size nothing gives way yet.
 const ROOM: u32 = 4096;
 
 /// The programs that a packet passes which opens a connection, or is refused.
@@ -70,6 +70,7 @@ impl DryRun {
         loader.override_global(aya_log::LEVEL, &log_level, true);
         loader.override_global("CABLES", &cables, true);
         let room = ROOM.saturating_add(2 * u32::try_from(rows).unwrap_or(u32::MAX / 4));
+        loader.override_global("CONNTRACK_ROWS", &room, true);
         for &(name, pin, capacity) in object::MAPS {
             if is_read(pin) {
                 let path = pins.map(pin);

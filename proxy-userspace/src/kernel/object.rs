@@ -8,7 +8,7 @@ use aya::{
     programs::{CgroupSockAddr, Program, SchedClassifier, Xdp},
 };
 use aya_log::EbpfLogger;
-use proxy_common::maps::{self, LAYOUT_VERSION};
+use proxy_common::maps::{self, LAYOUT_VERSION, transient};
 use serde::{Deserialize, Serialize};
 
 use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
@@ -81,6 +81,10 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("BACKENDS_V6", "backends_v6", Some(|c| c.backends)),
     ("CONNTRACK_V4", "conntrack_v4", Some(|c| c.conntrack)),
     ("CONNTRACK_V6", "conntrack_v6", Some(|c| c.conntrack)),
+    ("TRANSIENT_V4", "transient_v4", Some(|c| transient::capacity(c.conntrack))),
+    ("TRANSIENT_V6", "transient_v6", Some(|c| transient::capacity(c.conntrack))),
+    ("TURNS_V4", "turns_v4", None),
+    ("TURNS_V6", "turns_v6", None),
     ("NODE_ADDRS_V4", "node_addresses_v4", None),
     ("NODE_ADDRS_V6", "node_addresses_v6", None),
     ("SERVICE_CIDR_V4", "service_cidrs_v4", None),
@@ -133,6 +137,7 @@ pub(super) fn load(
     let cables = u8::from(xdp.takes_cables());
     loader.override_global(aya_log::LEVEL, &log_level, true);
     loader.override_global("CABLES", &cables, true);
+    loader.override_global("CONNTRACK_ROWS", &capacities.conntrack, true);
     for &(name, pin, capacity) in MAPS {
         loader.map_pin_path(name, pins.map(pin));
         if let Some(capacity) = capacity {

@@ -27,4 +27,5 @@ mod reuse;
 mod rows;
 mod stray;
 mod sweep;
+mod transient;
 mod verifier;

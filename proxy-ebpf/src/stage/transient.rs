@@ -1,0 +1,156 @@
+//! Connections that give way wait in queues (`proxy_common::maps::transient`). Each that opens, or ends, takes
+//! the next place, and who waited there is forgotten if it still gives way.
+
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::helpers::generated as helper;
+use proxy_common::{
+    Tuple, flow,
+    maps::{
+        conntrack::{CtEntry, CtKey, Role, flags::SNAT_PENDING},
+        transient::Queue,
+    },
+    proto,
+};
+
+use super::{conntrack::now, retire::retire_all};
+use crate::maps::{self, Room, Tables, Turn};
+
+/// Places that are cleared where the table is full: in most, nobody may be waiting.
+const TURNS_WHEN_FULL: u32 = 16;
+
+/// Of a connection that has ended, in place of its protocol.
+const HAS_ENDED: u8 = 0;
+
+/// The connection of `proto` whose first row and its key are in the room has opened, and waits from here on.
+/// Takes the room for keys.
+#[inline(always)]
+pub fn wait<A: Tables>(proto: u8) {
+    let Some(Room { turn, row, .. }) = maps::room::<A>() else { return };
+    turn.since = row.last_seen;
+    take_turns::<A>(proto, 1);
+}
+
+/// No room was found for a connection of `proto`. The next one is to find some, if anybody gives way.
+#[inline(always)]
+pub fn make_room<A: Tables>(proto: u8) {
+    let Some(turn) = maps::turn::<A>() else { return };
+    turn.since = 0;
+    take_turns::<A>(HAS_ENDED, TURNS_WHEN_FULL);
+    take_turns::<A>(proto, TURNS_WHEN_FULL);
+}
+
+#[inline(always)]
+fn take_turns<A: Tables>(proto: u8, turns: u32) {
+    let Some(turn) = maps::turn::<A>() else { return };
+    // Which queue that is, the callback says: the verifier would walk all that follows here for each.
+    turn.proto = proto.into();
+    // A function of its own, for the stack.
+    // SAFETY: the callback takes no context.
+    unsafe { helper::bpf_loop(turns, take_turn::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
+    if maps::turn::<A>().is_some_and(|turn| turn.is_due != 0) {
+        retire_all::<A>();
+    }
+}
+
+/// Notes what a packet with these flags says about the end of its connection, which waits from here on if that
+/// was it. `own` is the packet at `hook`.
+#[inline(always)]
+pub fn note_end<A: Tables>(own: &Tuple<A>, tcp_flags: u8, hook: u8) {
+    let Some(entry) = find(own, hook) else { return };
+    entry.tcp_flags = flow::noted(entry.tcp_flags, tcp_flags);
+    if own.proto != proto::TCP || !is_at_end(entry) || !has_ended(entry, own.proto, hook) {
+        return;
+    }
+    let Some(Room { turn, key, .. }) = maps::room::<A>() else { return };
+    turn.since = now();
+    if Role(entry.role).is_reply() {
+        key.set_pair(entry, own.proto, hook);
+    }
+    take_turns::<A>(HAS_ENDED, 1);
+}
+
+/// Rows at either end of a connection: one of each direction sees all its packets. Those that are left to
+/// netfilter end when that says so.
+#[inline(always)]
+fn is_at_end<A>(entry: &CtEntry<A>) -> bool {
+    let role = Role(entry.role);
+    role.is_primary() || role.pair().is_primary() || entry.role == Role::PASS.0
+}
+
+/// The row of packets at `hook`, whose key is in the room then.
+#[inline(always)]
+fn find<A: Tables>(own: &Tuple<A>, hook: u8) -> Option<&'static mut CtEntry<A>> {
+    let key = maps::new_key::<A>()?;
+    key.set(own, hook);
+    maps::conntrack(key)
+}
+
+#[inline(always)]
+fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8) -> bool {
+    let Some(Room { other_key, .. }) = maps::room::<A>() else { return false };
+    entry.is_forgotten(pair(entry, proto, hook, other_key), proto, Queue::Ended, 0)
+}
+
+/// One round: 1 ends the loop. What is needed later is kept in the room, for the stack.
+extern "C" fn take_turn<A: Tables>(_: u32, _: *mut c_void) -> i64 {
+    let Some(Room { turn, key, other_key, .. }) = maps::room::<A>() else { return 1 };
+    turn.is_due = 0;
+    let Some(place) = maps::take_place::<A>(queue(turn)) else { return 1 };
+    turn.waits_since = place.since;
+    place.since = turn.since;
+    *other_key = place.key;
+    place.key = *key;
+    *key = *other_key;
+    if turn.waits_since != 0 && is_forgotten::<A>() {
+        set_last::<A>();
+        return 1;
+    }
+    0
+}
+
+#[inline(always)]
+fn queue(turn: &Turn) -> Queue {
+    let proto = turn.proto as u8;
+    if proto == HAS_ENDED { Queue::Ended } else { Queue::of(proto) }
+}
+
+/// True if the connection whose key is in the room still gives way.
+#[inline(always)]
+fn is_forgotten<A: Tables>() -> bool {
+    let Some(Room { turn, key, other_key, .. }) = maps::room::<A>() else { return false };
+    let Some(row) = maps::conntrack(key) else { return false };
+    let reply = pair(row, key.proto, key.hook, other_key);
+    row.is_forgotten(reply, key.proto, queue(turn), turn.waits_since)
+}
+
+/// The row of the other direction, if there is one.
+#[inline(always)]
+fn pair<A: Tables>(row: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey<A>) -> Option<&'static CtEntry<A>> {
+    if Role(row.role).is_alone() {
+        return None;
+    }
+    key.set_pair(row, proto, hook);
+    maps::conntrack(key).map(|row| &*row)
+}
+
+/// Makes the key in the room, that of the first row, the one by which [`retire_all`] finds all rows: where the
+/// reply comes in.
+#[inline(always)]
+fn set_last<A: Tables>() {
+    let Some(Room { turn, key, other_key: other, .. }) = maps::room::<A>() else { return };
+    let Some(row) = maps::conntrack(key) else { return };
+    turn.is_due = 1;
+    if Role(row.role).is_alone() {
+        return;
+    }
+    let proto = key.proto;
+    if row.has_next() {
+        other.set_next(row, proto);
+        if let Some(next) = maps::conntrack(other).filter(|next| next.flags & SNAT_PENDING == 0) {
+            key.set_pair(next, proto, other.hook);
+            return;
+        }
+    }
+    key.set_pair(row, proto, key.hook);
+}
