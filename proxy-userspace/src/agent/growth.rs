@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn fill(map: MapName, family: Family, rows: usize) -> MapFill {
-        MapFill { map, family: Some(family), rows, capacity: 100 }
+        MapFill { map, family: Some(family), rows, transient: 0, capacity: 100 }
     }
 
     #[test]
@@ -286,6 +286,9 @@ mod tests {
         ];
         let pressure = Pressure { maps, ..Pressure::default() };
         assert_eq!(too_full(&pressure), [MapName::Conntrack, MapName::Affinity]);
+        let mut flooded = pressure.clone();
+        flooded.maps.iter_mut().for_each(|fill| fill.transient = 50);
+        assert_eq!(too_full(&flooded), [], "what gives way needs no larger map");
         assert_eq!(too_full(&Pressure { reduced_tables: 1, ..Pressure::default() }), [MapName::Slots]);
     }
 

@@ -94,15 +94,17 @@ impl PressureWatch {
 }
 
 fn map_notice(fill: &MapFill) -> Notice {
-    let MapFill { map, rows, capacity, .. } = fill;
+    let MapFill { map, rows, transient, capacity, .. } = fill;
     let subject = fill.family.map_or_else(|| map.to_string(), |family| format!("{map} {family}"));
     let consequence = match map {
-        MapName::Conntrack => "when it is full, what has been silent longest is forgotten",
+        MapName::Conntrack => {
+            "when it is full of connections that last, new ones are dropped (conntrack-full)"
+        }
         MapName::Affinity => "when it is full, clients that were silent longest may be sent elsewhere",
         MapName::Opened => "when it is full, connections to further backends are not counted",
         _ => "when it is full, changes of services are not carried out",
     };
-    let note = format!("the map {subject} holds {rows} of {capacity} rows; {consequence}");
+    let note = format!("the map {subject} holds {} of {capacity} rows; {consequence}", rows - transient);
     Notice { reason: "MapAlmostFull", subject, note }
 }
 
@@ -136,7 +138,8 @@ mod tests {
     use crate::model::Family;
 
     fn fill(rows: usize) -> Pressure {
-        let fill = MapFill { map: MapName::Conntrack, family: Some(Family::V4), rows, capacity: 100 };
+        let fill =
+            MapFill { map: MapName::Conntrack, family: Some(Family::V4), rows, transient: 0, capacity: 100 };
         Pressure { maps: vec![fill], ..Pressure::default() }
     }
 

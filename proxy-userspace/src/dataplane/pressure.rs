@@ -33,6 +33,8 @@ pub struct MapFill {
     pub family: Option<Family>,
     /// Rows in use. Of affinity, those that count: old ones stay until the kernel needs their room.
     pub rows: usize,
+    /// Of these, rows of connections that make room for others, however many there are.
+    pub transient: usize,
     /// Rows it has room for.
     pub capacity: usize,
 }
@@ -58,9 +60,9 @@ pub struct SnatPorts {
 }
 
 impl MapFill {
-    /// 0 for empty to 1 for full.
+    /// 0 for empty to 1 for full of rows that make no room for others.
     pub fn level(&self) -> f64 {
-        level(self.rows, self.capacity)
+        level(self.rows.saturating_sub(self.transient), self.capacity)
     }
 }
 
@@ -89,6 +91,7 @@ impl Reconciler {
             map: MapName::Services,
             family: None,
             rows: self.services.len(),
+            transient: 0,
             capacity: maps.service_capacity() as usize,
         };
         let mut fills = vec![services];
@@ -119,10 +122,12 @@ impl<A: MapAddr> FamilyTable<A> {
             (MapName::Affinity, self.sticking(&flows.clients, now_ns)),
             (MapName::Opened, flows.counts.len()),
         ];
+        let transient = flows.transient;
         rows.map(|(map, rows)| MapFill {
             map,
             family: Some(A::FAMILY),
             rows,
+            transient: if map == MapName::Conntrack { transient } else { 0 },
             capacity: maps.capacity(map) as usize,
         })
         .into_iter()

@@ -17,6 +17,11 @@ const ROWS: Meter = Meter::gauge(
     &["map", "ip_family"],
     "Rows in use, by map; of affinity, those of clients whose time is not over",
 );
+const TRANSIENT: Meter = Meter::gauge(
+    "shunt_map_transient_rows",
+    &["map", "ip_family"],
+    "Of these, rows of connections that make room for others: half-open ones, single datagrams, ended ones",
+);
 const CAPACITY: Meter =
     Meter::gauge("shunt_map_capacity", &["map", "ip_family"], "Rows there is room for, by map");
 const PORTS: Meter = Meter::gauge(
@@ -52,7 +57,8 @@ const ATTACHED: Meter = Meter::gauge(
 );
 
 /// The metrics of this module.
-pub(super) const LEVELS: [Meter; 8] = [ROWS, CAPACITY, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP, ATTACHED];
+pub(super) const LEVELS: [Meter; 9] =
+    [ROWS, TRANSIENT, CAPACITY, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP, ATTACHED];
 
 /// Shows the levels of the agent.
 #[derive(Debug)]
@@ -64,6 +70,7 @@ impl Collector for Levels {
         let maps =
             |value: fn(&MapFill) -> usize| pressure.maps.iter().map(move |f| (map_labels(f), value(f)));
         ROWS.gauges(&mut encoder, maps(|fill| fill.rows))?;
+        TRANSIENT.gauges(&mut encoder, maps(|fill| fill.transient))?;
         CAPACITY.gauges(&mut encoder, maps(|fill| fill.capacity))?;
         let ports = |value: fn(&SnatPorts) -> usize| {
             pressure.snat.iter().map(move |ports| (snat_labels(ports), value(ports)))

@@ -68,20 +68,36 @@ impl<'a, A: MapAddr> Connection<'a, A> {
     }
 
     fn tcp_timeout(&self, timeouts: &Timeouts) -> Duration {
-        let seen = |reply: bool| {
-            let rows = self.rows.iter().filter(|(_, entry)| Role(entry.role).is_reply() == reply);
-            rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
-        };
-        let state = match self.rows[..] {
-            [(_, only)] if Role(only.role).is_alone() => TcpState::of_client(only.tcp_flags),
-            _ => TcpState::of(seen(false), seen(true)),
-        };
-        match state {
+        match self.tcp_state() {
             TcpState::Opening | TcpState::Answered => timeouts.tcp_opening,
             TcpState::Established => timeouts.tcp_established,
             TcpState::HalfClosed => timeouts.tcp_half_closed,
             TcpState::Closed => timeouts.tcp_closed,
             TcpState::Reset => timeouts.tcp_reset,
+        }
+    }
+
+    fn tcp_state(&self) -> TcpState {
+        let seen = |reply: bool| {
+            let rows = self.rows.iter().filter(|(_, entry)| Role(entry.role).is_reply() == reply);
+            rows.fold(0, |seen, (_, entry)| seen | entry.tcp_flags)
+        };
+        match self.rows[..] {
+            [(_, only)] if Role(only.role).is_alone() => TcpState::of_client(only.tcp_flags),
+            _ => TcpState::of(seen(false), seen(true)),
+        }
+    }
+
+    /// True if it makes room for others where the table is full.
+    pub(super) fn gives_way(&self) -> bool {
+        let mut rows = self.rows.iter().map(|(_, entry)| entry);
+        match self.proto {
+            proto::TCP => {
+                let state = self.tcp_state();
+                state.has_ended() || matches!(state, TcpState::Opening | TcpState::Answered)
+            }
+            proto::UDP => rows.all(|entry| entry.flags & flags::LASTING == 0),
+            _ => rows.all(|entry| !Role(entry.role).is_reply() || entry.packets == 0),
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Survey {
 pub(in crate::dataplane) struct Flows<A> {
     /// Rows of `conntrack`.
     pub(in crate::dataplane) conntrack: usize,
+    /// Of these, rows of connections that give way to others.
+    pub(in crate::dataplane) transient: usize,
     /// What masquerading uses.
     pub(in crate::dataplane) snat: PortUse<A>,
     /// What backends have done so far.
@@ -113,6 +115,7 @@ impl<A: MapAddr> Flows<A> {
         })?;
         let mut flows = Self {
             conntrack: rows.len(),
+            transient: 0,
             snat: ports_in_use(&rows),
             counts: Counts::new(),
             clients: Clients::new(),
@@ -163,6 +166,9 @@ impl<A: MapAddr> Flows<A> {
                 if connection.is_expired(now_ns, timeouts) {
                     over.push(Over { keys, last_seen: connection.last_seen() });
                     continue;
+                }
+                if connection.gives_way() {
+                    self.transient += connection.rows.len();
                 }
                 if let Some(key) = entry.counter_key() {
                     let served = self.counts.entry(key).or_default();
