@@ -5,11 +5,12 @@ mod peers;
 
 use crate::{
     dsr,
+    raw::send,
     world::{lead_datagrams_to, two_nodes, two_nodes_with_clsact},
     xdp,
 };
 use anyhow::{Context, Result};
-use peers::{Caller, Echo, PORT, fragment, fragments, send};
+use peers::{Caller, Echo, PORT, fragment, fragments};
 use tests::{
     agent::SocketLb,
     topology::cluster::{

@@ -26,7 +26,7 @@ use tests::{
 const MIB: u64 = 1 << 20;
 
 /// The most that the maps of an agent take with ten Services and the sizes they begin with.
-const MOST_AT_REST: u64 = 125 * MIB;
+const MOST_AT_REST: u64 = 32 * MIB;
 
 /// Objects of `tests/manifests/two-nodes.yaml`, and Services of two ports until there are `count`.
 fn services(count: usize) -> Result<Vec<Value>> {

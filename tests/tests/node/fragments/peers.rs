@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use etherparse::{IpNumber, Ipv4Header, Ipv6Header, UdpHeader};
 use proxy_common::proto;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Socket, Type};
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::{
@@ -18,6 +18,8 @@ use tests::{
     netns::Namespace,
     topology::cluster::{Cluster, Host, Origin},
 };
+
+use crate::raw::{raw, send};
 
 /// Where the backend echoes datagrams of any size.
 pub(super) const PORT: u16 = 5355;
@@ -84,12 +86,6 @@ fn udp(netns: &Namespace, address: SocketAddr, patience: Duration) -> Result<Udp
     })
 }
 
-/// A socket that sends IP packets as they are.
-fn raw(netns: &Namespace, family_of: IpAddr) -> Result<Socket> {
-    let domain = if family_of.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-    netns.run(|| Ok(Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?))
-}
-
 /// A datagram as IP fragments, first to last.
 pub(super) fn fragments(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<Vec<u8>> {
     static ID: AtomicU32 = AtomicU32::new(1);
@@ -145,15 +141,6 @@ pub(super) fn fragment(from: IpAddr, to: IpAddr, id: u32, offset: usize, more: b
     }
     bytes.extend(part);
     bytes
-}
-
-pub(super) fn send(raw: &Socket, to: SocketAddr, packets: &[Vec<u8>]) -> Result<()> {
-    // The kernel wants no port for raw sockets.
-    let to = SockAddr::from(SocketAddr::new(to.ip(), 0));
-    packets.iter().try_for_each(|packet| {
-        raw.send_to(packet, &to).with_context(|| format!("send {} raw bytes", packet.len()))?;
-        Ok(())
-    })
 }
 
 /// A client of the service: the socket that takes the answers, and its own address.
