@@ -14,6 +14,11 @@ use proxy_common::{
 };
 use std::{path::Path, thread, time::Duration};
 
+/// By so much more each pause is longer than the one before. Where a client goes whose time is over follows from
+/// when it came last. The programs know that to a timer tick, in which several of these connections fall; real
+/// pauses would put them apart.
+const FRACTION: Duration = Duration::from_micros(4_217);
+
 /// A row is written only if it is still there.
 const EXIST: u64 = 2;
 
@@ -25,7 +30,7 @@ pub(super) fn dial(scene: &Scene, worker: &Worker, dial: &Dial, pause: Duration)
     }
     let mut outcomes = Vec::new();
     for number in 0..dial.count {
-        let aged = age(scene, pause).context("make the rows of affinity older")?;
+        let aged = age(scene, pause + FRACTION * number).context("make the rows of affinity older")?;
         // The first may find that nothing is remembered yet; later, something else must be meant.
         if aged == 0 && number > 0 {
             thread::sleep(pause);
