@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::ops::Range;
 
 /// Services of two nodes, as people would write them.
 pub const TWO_NODES: &str = include_str!("../manifests/two-nodes.yaml");
@@ -16,6 +17,20 @@ pub fn two_nodes() -> Result<Vec<Value>> {
 pub fn parse(text: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(text);
     documents.map(|document| Value::deserialize(document).context("a manifest")).collect()
+}
+
+/// Services of two ports each, without endpoints, that fill maps.
+pub fn fillers(numbers: Range<usize>) -> impl Iterator<Item = Value> {
+    numbers.map(|number| {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": format!("filler-{number}"), "namespace": "demo"},
+            "spec": {
+                "clusterIP": format!("10.96.{}.{}", 1 + number / 200, 1 + number % 200),
+                "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}],
+            },
+        })
+    })
 }
 
 /// The object of this kind and name.

@@ -20,7 +20,7 @@ impl<A> CtEntry<A> {
         match proto {
             proto::TCP => {
                 let state = TcpState::of(self.tcp_flags, reply.tcp_flags);
-                state.has_ended() || matches!(state, TcpState::Opening | TcpState::Answered)
+                state.has_ended() || state.is_opening()
             }
             proto::UDP => (self.flags | reply.flags) & flags::LASTING == 0,
             // An association is silent for long between heartbeats.
@@ -42,7 +42,7 @@ impl<A> CtEntry<A> {
             return false;
         }
         match proto {
-            proto::TCP => matches!(self.tcp_state(reply), TcpState::Opening | TcpState::Answered),
+            proto::TCP => self.tcp_state(reply).is_opening(),
             proto::UDP => (self.flags | reply.map_or(0, |reply| reply.flags)) & flags::LASTING == 0,
             _ => reply.is_none_or(|reply| reply.packets == 0),
         }

@@ -47,6 +47,12 @@ impl TcpState {
         Self::of(forward, forward & (FIN | ACK))
     }
 
+    /// True before the client has acknowledged the answer.
+    #[inline(always)]
+    pub fn is_opening(self) -> bool {
+        matches!(self, Self::Opening | Self::Answered)
+    }
+
     /// True if no data will follow, in no direction.
     #[inline(always)]
     pub fn has_ended(self) -> bool {

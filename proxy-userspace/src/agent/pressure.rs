@@ -94,7 +94,7 @@ impl PressureWatch {
 }
 
 fn map_notice(fill: &MapFill) -> Notice {
-    let MapFill { map, rows, transient, capacity, .. } = fill;
+    let MapFill { map, capacity, .. } = fill;
     let subject = fill.family.map_or_else(|| map.to_string(), |family| format!("{map} {family}"));
     let consequence = match map {
         MapName::Conntrack => {
@@ -104,7 +104,7 @@ fn map_notice(fill: &MapFill) -> Notice {
         MapName::Opened => "when it is full, connections to further backends are not counted",
         _ => "when it is full, changes of services are not carried out",
     };
-    let note = format!("the map {subject} holds {} of {capacity} rows; {consequence}", rows - transient);
+    let note = format!("the map {subject} holds {} of {capacity} rows; {consequence}", fill.lasting());
     Notice { reason: "MapAlmostFull", subject, note }
 }
 

@@ -62,7 +62,12 @@ pub struct SnatPorts {
 impl MapFill {
     /// 0 for empty to 1 for full of rows that make no room for others.
     pub fn level(&self) -> f64 {
-        level(self.rows.saturating_sub(self.transient), self.capacity)
+        level(self.lasting(), self.capacity)
+    }
+
+    /// Rows that make no room for others.
+    pub fn lasting(&self) -> usize {
+        self.rows.saturating_sub(self.transient)
     }
 }
 

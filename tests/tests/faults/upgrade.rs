@@ -125,16 +125,7 @@ fn another_layout_takes_over_without_a_loss() -> Result<()> {
 /// Enough services to fill maps for as many as there were.
 fn many_services(count: usize) -> Result<Vec<Value>> {
     let mut objects = manifests::two_nodes()?;
-    objects.extend((0..count).map(|i| {
-        json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": format!("filler-{i}"), "namespace": "demo"},
-            "spec": {
-                "clusterIP": format!("10.96.{}.{}", 1 + i / 200, 1 + i % 200),
-                "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}],
-            },
-        })
-    }));
+    objects.extend(manifests::fillers(0..count));
     Ok(objects)
 }
 

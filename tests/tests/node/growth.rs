@@ -10,7 +10,7 @@ use aya::maps::loaded_maps;
 use prometheus_parse::Value as Number;
 use proxy_common::{Ip4, Ip6};
 use proxy_userspace::kernel::KernelAddr;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fmt::Write,
@@ -32,16 +32,7 @@ const MOST_AT_REST: u64 = 32 * MIB;
 fn services(count: usize) -> Result<Vec<Value>> {
     let mut objects = manifests::two_nodes()?;
     let present = objects.iter().filter(|object| object["kind"] == "Service").count();
-    objects.extend((present..count).map(|number| {
-        json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": format!("filler-{number}"), "namespace": "demo"},
-            "spec": {
-                "clusterIP": format!("10.96.{}.{}", 1 + number / 200, 1 + number % 200),
-                "ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}],
-            },
-        })
-    }));
+    objects.extend(manifests::fillers(present..count));
     Ok(objects)
 }
 

@@ -94,7 +94,7 @@ impl<'a, A: MapAddr> Connection<'a, A> {
         match self.proto {
             proto::TCP => {
                 let state = self.tcp_state();
-                state.has_ended() || matches!(state, TcpState::Opening | TcpState::Answered)
+                state.has_ended() || state.is_opening()
             }
             proto::UDP => rows.all(|entry| entry.flags & flags::LASTING == 0),
             _ => rows.all(|entry| !Role(entry.role).is_reply() || entry.packets == 0),
