@@ -3,7 +3,7 @@
 use super::TcpState;
 use crate::{
     maps::{
-        conntrack::{CtEntry, flags},
+        conntrack::{CtEntry, RESOLUTION_NS, flags},
         transient::Queue,
     },
     proto,
@@ -31,14 +31,18 @@ impl<A> CtEntry<A> {
     /// True if the connection is to be forgotten whose place in `queue` somebody else takes. It has waited there
     /// since `since`. `self` is its first row, which packets of `proto` meet, `reply` its pair: none if replies
     /// pass elsewhere, or it is lost.
+    ///
+    /// The client may have opened another connection by the same port, which waits elsewhere. A row tells when
+    /// it was made until it lasts.
     #[inline(always)]
     pub fn is_forgotten(&self, reply: Option<&Self>, proto: u8, queue: Queue, since: u64) -> bool {
+        let lasts = self.flags & flags::LASTING != 0;
         if queue == Queue::Ended {
-            return self.tcp_state(reply).has_ended();
+            // Late packets come soon after the end. One that lasts since then has lasted a second.
+            let until = if lasts { since.wrapping_add(RESOLUTION_NS - 1) } else { since };
+            return self.last_seen <= until && self.has_ended(reply);
         }
-        // The client has opened another connection by the same port, which waits elsewhere: a row's time
-        // changes for the first time when it lasts.
-        if self.flags & flags::LASTING == 0 && self.last_seen != since {
+        if !lasts && self.last_seen != since {
             return false;
         }
         match proto {
@@ -46,6 +50,13 @@ impl<A> CtEntry<A> {
             proto::UDP => (self.flags | reply.map_or(0, |reply| reply.flags)) & flags::LASTING == 0,
             _ => reply.is_none_or(|reply| reply.packets == 0),
         }
+    }
+
+    /// True if no data will follow on this TCP connection, in no direction. `reply` is as for
+    /// [`CtEntry::is_forgotten`].
+    #[inline(always)]
+    pub fn has_ended(&self, reply: Option<&Self>) -> bool {
+        self.tcp_state(reply).has_ended()
     }
 
     #[inline(always)]
@@ -125,6 +136,21 @@ mod tests {
         assert!(forgotten(SYN | ACK | FIN, None), "closed, for all that is seen here");
         assert!(!forgotten(SYN | ACK | FIN, Some(SYN | ACK)), "half closed");
         assert!(!forgotten(SYN, Some(0)), "the client has opened another");
+    }
+
+    #[test]
+    fn another_connection_by_the_same_port_has_an_end_of_its_own() {
+        const END: u64 = 50 * RESOLUTION_NS;
+        let forgotten = |last_seen, flags| {
+            let row = CtEntry { last_seen, ..row(SYN | ACK | FIN, flags, 5) };
+            row.is_forgotten(Some(&row), proto::TCP, Queue::Ended, END)
+        };
+        assert!(forgotten(END - 7, 0));
+        assert!(forgotten(END, 0), "opened and closed in a timer tick");
+        assert!(!forgotten(END + 1, 0), "opened later");
+        assert!(forgotten(END - 7, flags::LASTING));
+        assert!(forgotten(END + RESOLUTION_NS - 1, flags::LASTING), "a late packet");
+        assert!(!forgotten(END + RESOLUTION_NS, flags::LASTING), "opened later");
     }
 
     #[test]

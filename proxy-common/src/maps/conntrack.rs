@@ -33,6 +33,10 @@ use crate::{
 /// Default number of rows per family.
 pub const CAPACITY: u32 = 262_144;
 
+/// [`CtEntry::last_seen`] is written at most once in this time, so that the CPUs of a busy connection do not
+/// fight over its cache line.
+pub const RESOLUTION_NS: u64 = 1_000_000_000;
+
 /// A packet's tuple, and the hook that saw it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -115,7 +119,7 @@ impl<A: Addr> CtKey<A> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtEntry<A> {
-    /// `CLOCK_MONOTONIC` in nanoseconds when a packet last matched, to about a second.
+    /// `CLOCK_MONOTONIC` in nanoseconds when a packet last matched, to about a second ([`RESOLUTION_NS`]).
     #[cfg(not(feature = "next-layout"))]
     pub last_seen: u64,
     #[cfg(feature = "next-layout")]

@@ -42,6 +42,8 @@ pub struct Turn {
     pub proto: u32,
     /// 1 if who waited in the place is to be forgotten, whose key is in the room then.
     pub is_due: u32,
+    /// 1 if nothing is left of that connection but the row with this key.
+    pub is_alone: u32,
 }
 
 /// What a row has counted that is about to go.

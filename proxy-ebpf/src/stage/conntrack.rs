@@ -4,7 +4,7 @@ use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     Tuple, flow,
     maps::{
-        conntrack::{CtEntry, INGRESS, Role, Ticks, flags},
+        conntrack::{CtEntry, INGRESS, RESOLUTION_NS, Role, Ticks, flags},
         events::Hook,
         tails::Tail,
     },
@@ -16,10 +16,6 @@ use crate::{
     maps::{self, Tables},
     packet::Packet,
 };
-
-/// `last_seen` is written at most once in this time, so that the CPUs of a busy
-/// connection do not fight over its cache line.
-const RESOLUTION_NS: u64 = 1_000_000_000;
 
 /// Time since boot in nanoseconds, to a few milliseconds.
 #[inline(always)]

@@ -4,7 +4,7 @@ use proxy_common::{
     DropReason, Tuple, flow,
     maps::{
         address_filter::flags::{CLIENT, MASQUERADED},
-        conntrack::{CtEntry, EGRESS, INGRESS, Role, flags},
+        conntrack::{CtEntry, EGRESS, INGRESS, Role, Ticks, flags},
         counters::CounterKey,
         frontends::Frontend,
     },
@@ -19,6 +19,9 @@ use super::{
     transient,
 };
 use crate::maps::{self, Claim, Tables};
+
+/// Timer ticks, a second at least, after which nothing more is heard of a connection that has ended.
+const QUIET: Ticks = 1000;
 
 /// Whose connection a row belongs to.
 #[derive(Clone, Copy)]
@@ -143,7 +146,7 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, hash: u32) -> Result<(), DropRe
         return Ok(());
     }
     if let Some(known) = maps::conntrack(key)
-        && (is_by_same_frontend(known, reply) || flow::ends(known.tcp_flags))
+        && (is_by_same_frontend(known, reply) || is_long_over(known))
     {
         let was_masked = known.flags & flags::SNAT != 0;
         // Late packets of the old one come first.
@@ -158,6 +161,13 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, hash: u32) -> Result<(), DropRe
         return Ok(());
     }
     ports::claim(target, EGRESS, hash)
+}
+
+/// True if the backend has closed and said nothing since. Before that, its last words may be on their way, or the
+/// client's: it would take the new connection for the old one.
+#[inline(always)]
+fn is_long_over<A>(reply: &CtEntry<A>) -> bool {
+    flow::ends(reply.tcp_flags) && ticks().wrapping_sub(reply.ticks) >= QUIET
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use core::{ffi::c_void, ptr};
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason,
-    maps::conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT},
+    maps::conntrack::{CtEntry, CtKey, Role, flags::SNAT},
 };
 
 use crate::maps::{self, Claim, Room, Tables};
@@ -49,7 +49,7 @@ pub fn replace<A: Tables>(key: &CtKey<A>, row: &CtEntry<A>) -> Result<(), DropRe
 }
 
 /// Removes all rows of a connection: of that whose replies, or only row, meet the key in the room. True for the
-/// one who does it.
+/// one who does it. Others that have taken the place of one of them stay.
 ///
 /// In a loop, for the stack: each round has the room of the one before.
 #[inline(always)]
@@ -63,8 +63,12 @@ pub fn retire_all<A: Tables>() -> bool {
 extern "C" fn retire_next<A: Tables>(round: u32, _: *mut c_void) -> i64 {
     let Some(Room { key, other_key, carried, .. }) = maps::room::<A>() else { return 1 };
     carried.is_removed = 0;
-    let Some(reply) = maps::conntrack(key) else { return 1 };
-    let has_other = set_other(round, reply, key, other_key);
+    let Some(last) = maps::conntrack(key) else { return 1 };
+    let next = next(round, last, key, other_key);
+    if next == Next::Kept {
+        return 0;
+    }
+    let has_other = next == Next::Other;
     let is_removed = retire(if has_other { other_key } else { key });
     if has_other {
         return 0;
@@ -75,31 +79,49 @@ extern "C" fn retire_next<A: Tables>(round: u32, _: *mut c_void) -> i64 {
     1
 }
 
-/// Sets `other` to the key of the row that goes in this round, false if only the one that replies meet is
-/// left.
+/// What goes in a round.
+#[derive(Clone, Copy, PartialEq)]
+enum Next {
+    /// The other row.
+    Other,
+    /// Nothing: the other row is lost, or belongs to another connection.
+    Kept,
+    /// The row by which all are found: no other is left.
+    Last,
+}
+
+/// Says which row goes in this round. `other` becomes the key of the other row; `last` is that by which all are
+/// found, its key `own`.
 #[inline(always)]
-fn set_other<A: Tables>(round: u32, reply: &CtEntry<A>, own: &CtKey<A>, other: &mut CtKey<A>) -> bool {
-    if Role(reply.role).is_alone() {
-        return false;
+fn next<A: Tables>(round: u32, last: &CtEntry<A>, own: &CtKey<A>, other: &mut CtKey<A>) -> Next {
+    if Role(last.role).is_alone() {
+        return Next::Last;
     }
     if round == 0 {
-        other.set_pair(reply, own.proto, own.hook);
-        // Unless the client has gone on by another port.
-        return own.hook != INGRESS || maps::conntrack(other).is_none_or(|pair| own.is_undone_by(pair));
+        other.set_pair(last, own.proto, own.hook);
+        return match maps::conntrack(other) {
+            Some(pair) if own.is_undone_by(pair) => Next::Other,
+            // The client has gone on by another port, or another frontend has led it to the same backend.
+            Some(_) if last.role != Role::REV_DNAT.0 => Next::Last,
+            // The client has opened another connection to the frontend, or the row is lost.
+            _ => Next::Kept,
+        };
     }
-    if reply.role == Role::REV_SNAT.0 && round < ROWS - 1 {
+    if last.role == Role::REV_SNAT.0 && round < ROWS - 1 {
         if round == 1 {
-            other.set_next(reply, own.proto);
-        } else {
-            other.set_first(reply, own.proto);
+            other.set_next(last, own.proto);
+            return Next::Other;
         }
-        return true;
+        other.set_first(last, own.proto);
+        // The client has opened another connection to the frontend.
+        let is_to = |first: &mut CtEntry<A>| first.dst == own.src && first.dport == own.sport;
+        return if maps::conntrack(other).is_some_and(is_to) { Next::Other } else { Next::Kept };
     }
-    if reply.role == Role::REV_DNAT.0 && reply.flags & SNAT != 0 && round == 1 {
+    if last.role == Role::REV_DNAT.0 && last.flags & SNAT != 0 && round == 1 {
         other.set_reversed(own);
-        return true;
+        return Next::Other;
     }
-    false
+    Next::Last
 }
 
 /// Puts what the row has counted into the room for it; false if there is nothing.

@@ -59,7 +59,7 @@ fn take_turns<A: Tables>(proto: u8, turns: u32) {
 pub fn note_end<A: Tables>(own: &Tuple<A>, tcp_flags: u8, hook: u8) {
     let Some(entry) = find(own, hook) else { return };
     entry.tcp_flags = flow::noted(entry.tcp_flags, tcp_flags);
-    if own.proto != proto::TCP || !is_at_end(entry) || !has_ended(entry, own.proto, hook) {
+    if own.proto != proto::TCP || !is_at_end(entry) || !has_ended(entry) {
         return;
     }
     let Some(Room { turn, key, .. }) = maps::room::<A>() else { return };
@@ -86,10 +86,11 @@ fn find<A: Tables>(own: &Tuple<A>, hook: u8) -> Option<&'static mut CtEntry<A>> 
     maps::conntrack(key)
 }
 
+/// The key of the row is in the room.
 #[inline(always)]
-fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8) -> bool {
-    let Some(Room { other_key, .. }) = maps::room::<A>() else { return false };
-    entry.is_forgotten(pair(entry, proto, hook, other_key), proto, Queue::Ended, 0)
+fn has_ended<A: Tables>(entry: &CtEntry<A>) -> bool {
+    let Some(Room { key, other_key, .. }) = maps::room::<A>() else { return false };
+    entry.has_ended(pair(entry, key, other_key))
 }
 
 /// One round: 1 ends the loop. What is needed later is kept in the room, for the stack.
@@ -120,18 +121,20 @@ fn queue(turn: &Turn) -> Queue {
 fn is_forgotten<A: Tables>() -> bool {
     let Some(Room { turn, key, other_key, .. }) = maps::room::<A>() else { return false };
     let Some(row) = maps::conntrack(key) else { return false };
-    let reply = pair(row, key.proto, key.hook, other_key);
-    row.is_forgotten(reply, key.proto, queue(turn), turn.waits_since)
+    let pair = pair(row, key, other_key);
+    turn.is_alone = pair.is_none().into();
+    row.is_forgotten(pair, key.proto, queue(turn), turn.waits_since)
 }
 
-/// The row of the other direction, if there is one.
+/// The row of the other direction, if there is one. `own` is the key of `row`, `key` room for one.
 #[inline(always)]
-fn pair<A: Tables>(row: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey<A>) -> Option<&'static CtEntry<A>> {
+fn pair<A: Tables>(row: &CtEntry<A>, own: &CtKey<A>, key: &mut CtKey<A>) -> Option<&'static CtEntry<A>> {
     if Role(row.role).is_alone() {
         return None;
     }
-    key.set_pair(row, proto, hook);
-    maps::conntrack(key).map(|row| &*row)
+    key.set_pair(row, own.proto, own.hook);
+    // Another frontend may have led the client's port to the same backend since.
+    maps::conntrack(key).map(|row| &*row).filter(|pair| own.is_undone_by(pair))
 }
 
 /// Makes the key in the room, that of the first row, the one by which [`retire_all`] finds all rows: where the
@@ -139,11 +142,11 @@ fn pair<A: Tables>(row: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey<A>) ->
 #[inline(always)]
 fn set_last<A: Tables>() {
     let Some(Room { turn, key, other_key: other, .. }) = maps::room::<A>() else { return };
-    let Some(row) = maps::conntrack(key) else { return };
     turn.is_due = 1;
-    if Role(row.role).is_alone() {
+    if turn.is_alone != 0 {
         return;
     }
+    let Some(row) = maps::conntrack(key) else { return };
     let proto = key.proto;
     if row.has_next() {
         other.set_next(row, proto);

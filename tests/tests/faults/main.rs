@@ -8,5 +8,6 @@ mod links;
 mod load;
 mod restart;
 mod tampering;
+mod turnover;
 mod upgrade;
 mod world;

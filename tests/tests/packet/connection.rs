@@ -151,6 +151,11 @@ pub(crate) fn change(bench: &mut Bench, change: impl Fn(&Row, &mut u8, &mut u32)
     in_family(bench.maps.v6(), &change);
 }
 
+/// So much later that nothing more is heard of connections that have ended.
+pub(crate) fn a_while_later(bench: &mut Bench) {
+    change(bench, |_, _, ticks| *ticks = ticks.wrapping_sub(1000));
+}
+
 /// Every row has been silent for so much longer, in nanoseconds, but for its timer ticks.
 pub(crate) fn silence(bench: &mut Bench, longer: u64) {
     fn in_family<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, longer: u64) {

@@ -2,6 +2,7 @@
 
 use crate::{
     bench::{BACKEND_ID, BACKEND_PORT, Bench, NODE_PORT, Plan, SERVICE_PORT, plans, v4_of, v6_of},
+    connection::a_while_later,
     frames::{ACK, FIN, Flow, RST, SYN},
 };
 use proxy_common::maps::backends::{Backend, flags::PRESENT};
@@ -98,6 +99,7 @@ fn a_backend_that_is_connected_to_directly_answers_for_itself() {
         for flags in [SYN | ACK, ACK, FIN | ACK] {
             assert_eq!(bench.leaves(direct.reversed(), flags), direct.reversed());
         }
+        a_while_later(&mut bench);
         assert_eq!(bench.enters(outside, SYN), direct, "and by the service again");
         assert_eq!(bench.leaves(direct.reversed(), SYN | ACK), outside.reversed());
     }
@@ -112,6 +114,7 @@ fn a_connection_is_not_masqueraded_because_the_one_before_was() {
         assert_eq!(bench.leaves(inside, FIN | ACK), wire);
         assert_eq!(bench.enters(wire.reversed(), FIN | ACK), inside.reversed());
         bench.leaves(inside.reversed(), FIN | ACK);
+        a_while_later(&mut bench);
         // From the same port to the same backend by another frontend, which masquerades no pod.
         assert_eq!(bench.enters(Flow::tcp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT)), SYN), inside);
         assert_eq!(bench.leaves(inside, SYN), inside);

@@ -1,6 +1,7 @@
 //! Floods: connections that are not established, and those that have ended, make room for others, and
 //! established ones for nobody.
 
+use nix::time::ClockId;
 use proxy_common::{
     DropReason,
     maps::{
@@ -10,8 +11,8 @@ use proxy_common::{
 };
 
 use crate::{
-    bench::{Bench, NODE_PORT, Plan, SHOT, plans},
-    connection::{Connection, NewFlow, Row, change, forget, pass, rows},
+    bench::{Bench, NODE_PORT, Plan, SERVICE_PORT, SHOT, plans},
+    connection::{Connection, NewFlow, Row, a_while_later, change, forget, pass, rows},
     frames::{ACK, FIN, Flow, RST, SYN, checked, frame},
     uplink::on_a_node,
 };
@@ -173,6 +174,81 @@ fn another_connection_by_the_same_port_is_kept() {
         }
         go_on(&mut bench, &[second], "after the places of the first are taken");
         forget(&mut bench, |_| true);
+    }
+}
+
+fn close(bench: &mut Bench, connection: &Connection) {
+    pass(bench, &connection.forward, FIN | ACK, "the client's end");
+    pass(bench, &connection.back, FIN | ACK, "the backend's end");
+    pass(bench, &connection.forward, ACK, "the last word");
+}
+
+/// Programs know the time to a timer tick.
+fn a_tick_later() {
+    let now = || nix::time::clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("a clock");
+    let before = now();
+    while now() == before {
+        std::hint::spin_loop();
+    }
+}
+
+/// As many as have places among those that have ended, but one.
+fn others_end(bench: &mut Bench, plan: &Plan) {
+    for number in 1..Queue::Ended.places(ROWS) as u16 {
+        let other = Connection::open_masqueraded(bench, client(plan, Flow::tcp, number));
+        close(bench, &other);
+    }
+    a_tick_later();
+}
+
+/// As it ends it takes the place of that one.
+#[test]
+fn a_connection_outlives_another_by_its_port_to_the_end() {
+    let mut bench = Bench::with_conntrack(ROWS);
+    for plan in plans() {
+        let flow = client(&plan, Flow::tcp, 10_000);
+        let first = Connection::open_masqueraded(&mut bench, flow);
+        close(&mut bench, &first);
+        others_end(&mut bench, &plan);
+        let second = Connection::open_masqueraded(&mut bench, flow);
+        close(&mut bench, &second);
+        nothing_is_dropped(&bench);
+        forget(&mut bench, |_| true);
+    }
+}
+
+/// Their replies are those of one backend to one port of the client.
+#[test]
+fn a_connection_outlives_another_by_its_port_to_another_frontend() {
+    for plan in plans() {
+        let by = |address| Flow::tcp((plan.pod, 7_000), (address, SERVICE_PORT));
+        let mut bench = Bench::with_conntrack(ROWS);
+        let first = Connection::open(&mut bench, by(plan.cluster_ip));
+        close(&mut bench, &first);
+        others_end(&mut bench, &plan);
+        a_while_later(&mut bench);
+        let second = Connection::open(&mut bench, by(plan.other_ip));
+        assert_eq!(second.forward[0].2, first.forward[0].2, "they look the same to the backend");
+        close(&mut bench, &second);
+        nothing_is_dropped(&bench);
+        assert!(!rows(&mut bench).iter().any(|row| row.from == first.forward[0].1), "its place is taken");
+    }
+}
+
+/// The backend may not have had the client's last word.
+#[test]
+fn a_port_leads_by_another_one_where_it_has_just_been_closed() {
+    for plan in plans() {
+        let by = |address| Flow::tcp((plan.pod, 7_000), (address, SERVICE_PORT));
+        let mut bench = Bench::with_conntrack(ROWS);
+        let first = Connection::open(&mut bench, by(plan.cluster_ip));
+        pass(&mut bench, &first.back, FIN | ACK, "the backend's end");
+        let second = Connection::open(&mut bench, by(plan.other_ip));
+        assert_ne!(second.forward[0].2.src, first.forward[0].2.src);
+        pass(&mut bench, &first.forward, FIN | ACK, "the client's end");
+        pass(&mut bench, &first.back, ACK, "the backend's last word");
+        close(&mut bench, &second);
+        nothing_is_dropped(&bench);
     }
 }
 
