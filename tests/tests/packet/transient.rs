@@ -51,6 +51,12 @@ fn go_on(bench: &mut Bench, connections: &[Connection], what: &str) {
     }
 }
 
+fn close(bench: &mut Bench, connection: &Connection) {
+    pass(bench, &connection.forward, FIN | ACK, "the client's end");
+    pass(bench, &connection.back, FIN | ACK, "the backend's end");
+    pass(bench, &connection.forward, ACK, "the last word");
+}
+
 fn nothing_is_dropped(bench: &Bench) {
     assert!(bench.all_drops().iter().all(|(_, count)| *count == 0), "{:?}", bench.all_drops());
 }
@@ -144,11 +150,9 @@ fn ended_connections_leave_the_table_as_others_end() {
                 let connection = Connection::open_masqueraded(&mut bench, client(&plan, Flow::tcp, number));
                 if reset {
                     pass(&mut bench, &connection.back, RST, "the backend's end");
-                    continue;
+                } else {
+                    close(&mut bench, &connection);
                 }
-                pass(&mut bench, &connection.forward, FIN | ACK, "the client's end");
-                pass(&mut bench, &connection.back, FIN | ACK, "the backend's end");
-                pass(&mut bench, &connection.forward, ACK, "the last word");
             }
             go_on(&mut bench, &kept, "beside those that end");
             let most = OF_ONE * (5 + Queue::Ended.places(ROWS));
@@ -165,8 +169,7 @@ fn another_connection_by_the_same_port_is_kept() {
     for plan in plans() {
         let flow = client(&plan, Flow::tcp, 10_000);
         let first = Connection::open_masqueraded(&mut bench, flow);
-        pass(&mut bench, &first.forward, FIN | ACK, "the client's end");
-        pass(&mut bench, &first.back, FIN | ACK, "the backend's end");
+        close(&mut bench, &first);
         let second = Connection::open_masqueraded(&mut bench, flow);
         for number in 0..600 {
             let other = Connection::open_masqueraded(&mut bench, client(&plan, Flow::tcp, number));
@@ -175,12 +178,6 @@ fn another_connection_by_the_same_port_is_kept() {
         go_on(&mut bench, &[second], "after the places of the first are taken");
         forget(&mut bench, |_| true);
     }
-}
-
-fn close(bench: &mut Bench, connection: &Connection) {
-    pass(bench, &connection.forward, FIN | ACK, "the client's end");
-    pass(bench, &connection.back, FIN | ACK, "the backend's end");
-    pass(bench, &connection.forward, ACK, "the last word");
 }
 
 /// Programs know the time to a timer tick.
