@@ -14,7 +14,7 @@ const FEW_PORTS: [(&str, &str); 2] =
     [("ipv4/ip_local_port_range", "40000 40127"), ("ipv4/tcp_tw_reuse", "1")];
 
 /// As many as end before the first of them are forgotten, several times.
-const CONNECTIONS: u64 = 200;
+const CONNECTIONS: u64 = 400;
 
 #[test]
 fn connections_that_are_forgotten_take_no_others_with_them() -> Result<()> {
