@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// The next generation, while its programs are being loaded.
 pub(super) struct Growth {
-    configured: Capacities,
+    most: Capacities,
     loading: Option<JoinHandle<Result<Datapath, KernelError>>>,
     not_before: Instant,
     /// At its largest, to say so once.
@@ -32,9 +32,9 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Nothing is too full yet. `configured` is where growth begins.
-    pub(super) fn new(configured: Capacities) -> Self {
-        Self { configured, loading: None, not_before: Instant::now(), exhausted: false }
+    /// Nothing is too full yet. `most` is where growth ends.
+    pub(super) fn new(most: Capacities) -> Self {
+        Self { most, loading: None, not_before: Instant::now(), exhausted: false }
     }
 
     /// Takes in the levels after a sweep; begins to load programs with larger maps if they are needed, large
@@ -48,13 +48,13 @@ impl Growth {
             self.exhausted = false;
             return;
         }
-        let Some(grown) = datapath.capacities().grown(&full, &self.configured) else {
+        let Some(grown) = datapath.capacities().grown(&full, &self.most) else {
             if !std::mem::replace(&mut self.exhausted, true) {
-                warn!(maps = names(&full), "maps are full and as large as they may grow (maps)");
+                warn!(maps = names(&full), "maps are full and as large as they may grow (maps.*)");
             }
             return;
         };
-        let capacities = fitting(&needs(), grown, &self.configured).unwrap_or(grown);
+        let capacities = fitting(&needs(), grown, &self.most).unwrap_or(grown);
         info!(maps = names(&full), ?capacities, "maps are filling up; making larger ones");
         self.loading = Some(spawn_blocking(datapath.load_next(capacities)));
     }
@@ -73,12 +73,12 @@ impl Growth {
     }
 }
 
-/// Capacities with which maps have room for so many rows, as far as maps may grow that began with
-/// `configured`; nothing if those at `present` are as good.
-pub(crate) fn fitting(needs: &Needs, present: Capacities, configured: &Capacities) -> Option<Capacities> {
+/// Capacities with which maps have room for so many rows, as far as they may grow; nothing if those at
+/// `present` are as good.
+pub(crate) fn fitting(needs: &Needs, present: Capacities, most: &Capacities) -> Option<Capacities> {
     let mut fitting = present;
     loop {
-        match fitting.grown(&too_small(needs, &fitting), configured) {
+        match fitting.grown(&too_small(needs, &fitting), most) {
             Some(grown) => fitting = grown,
             None => return (fitting != present).then_some(fitting),
         }
@@ -199,7 +199,7 @@ impl Agent {
     /// # Errors
     /// When the maps in service cannot be opened.
     pub(super) fn make_room(&mut self) -> Result<()> {
-        let capacities = fitting(&self.engine.needs(), self.datapath.capacities(), &self.growth.configured);
+        let capacities = fitting(&self.engine.needs(), self.datapath.capacities(), &self.growth.most);
         // One generation after the other.
         let Some(capacities) = capacities.filter(|_| !self.datapath.is_taking_over()) else { return Ok(()) };
         info!(?capacities, "there is more than the maps have room for; making larger ones");
@@ -230,7 +230,8 @@ mod tests {
     fn what_is_needed_fits_at_once_if_it_may() {
         let configured = Capacities { backends: 1_000, frontends: 100, ..Capacities::default() };
         let needs = |backends, frontends| Needs { backends, frontends, ..Needs::default() };
-        let fitting = |needs, present| fitting(&needs, present, &configured);
+        let limits = configured.most(0);
+        let fitting = |needs, present| fitting(&needs, present, &limits);
         assert_eq!(fitting(needs([799, 0], [79, 79]), configured), None);
         let larger = fitting(needs([5, 2_000], [80, 0]), configured);
         assert_eq!(larger, Some(Capacities { backends: 4_000, frontends: 200, ..configured }));
@@ -244,7 +245,7 @@ mod tests {
         let begin = Capacities::default();
         let slots = [Slots { all: 500_000, largest_table: 0 }; 2];
         let needs = Needs { services: 50_000, frontends: [100_000; 2], backends: [500_000; 2], slots };
-        let fitting = fitting(&needs, begin, &begin);
+        let fitting = fitting(&needs, begin, &begin.most(0));
         let larger = Capacities {
             services: 65_536,
             frontends: 131_072,
@@ -259,7 +260,7 @@ mod tests {
     fn with_tables(count: usize, size: usize) -> u32 {
         let begin = Capacities::default();
         let slots = [Slots { all: count * size, largest_table: size }, Slots::default()];
-        fitting(&Needs { slots, ..Needs::default() }, begin, &begin).unwrap_or(begin).slots
+        fitting(&Needs { slots, ..Needs::default() }, begin, &begin.most(0)).unwrap_or(begin).slots
     }
 
     #[test]

@@ -84,13 +84,16 @@ pub struct AgentMetrics {
     pressure: Mutex<Arc<Pressure>>,
     xdp: Mutex<Arc<[XdpStatus]>>,
     attached: Mutex<Vec<(String, &'static str)>>,
+    conntrack_limit: u64,
     traffic: TrafficMetrics,
     config: ConfigMetrics,
 }
 
-impl Default for AgentMetrics {
-    fn default() -> Self {
+impl AgentMetrics {
+    /// Of an agent whose connections may take so many bytes.
+    pub(super) fn new(conntrack_limit: u64) -> Self {
         Self {
+            conntrack_limit,
             kube_proxy: KubeProxy::default(),
             sockets_destroyed: Counter::default(),
             growths: Counter::default(),
@@ -106,9 +109,7 @@ impl Default for AgentMetrics {
             config: ConfigMetrics::default(),
         }
     }
-}
 
-impl AgentMetrics {
     /// Makes the counters and levels part of what is shown.
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         self.kube_proxy.register(registry);

@@ -38,18 +38,18 @@ use self::{
     engine::{Engine, Synced},
     exempt::Exemptions,
     growth::Growth,
-    pressure::PressureWatch,
+    pressure::{PressureWatch, Refused},
     readiness::Readiness,
     reload::Reloads,
     startup::{Logs, Told},
-    sweeper::{Refused, Step, Sweeper},
+    sweeper::{Step, Sweeper},
 };
 use crate::{
     clock::monotonic_nanos,
     config::{Config, Current},
     dataplane::{MapError, Reconciler, Survey, SweepError, Swept, Timeouts},
     health::Health,
-    kernel::{self, Datapath, Host, KernelMaps, Netlink, Running},
+    kernel::{self, Datapath, Host, KernelError, KernelMaps, Netlink, Running},
     metrics::{Checks, MetricsServer},
     model::SocketLb,
     plan,
@@ -123,9 +123,10 @@ impl Agent {
         let watch_metrics = Arc::new(WatchMetrics::default());
         let (batches, events, taint) =
             startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
-        let (datapath, logs) = startup::datapath(config)?;
+        let sizes = startup::sizes(config)?;
+        let (datapath, logs) = startup::datapath(config, sizes.begin)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
-        let metrics = Arc::new(AgentMetrics::default());
+        let metrics = Arc::new(AgentMetrics::new(sizes.conntrack_bytes));
         metrics.config().started(&config.hash);
         let current = Current::new(config.clone());
         let told = Told {
@@ -154,7 +155,7 @@ impl Agent {
             metrics,
             _metrics_server: metrics_server,
             hosts,
-            growth: Growth::new(startup::capacities(config)),
+            growth: Growth::new(sizes.most),
             datapath,
             logs,
             maps,
@@ -357,7 +358,7 @@ impl Agent {
         }
     }
 
-    fn surveyed(&mut self, survey: Result<Box<Survey>, MapError>, refused: Refused) {
+    fn surveyed(&mut self, survey: Result<Box<Survey>, MapError>, refused: Result<Refused, KernelError>) {
         let survey = match survey {
             Ok(survey) => survey,
             Err(error) => return warn!(%error, "cannot sweep connections; trying again"),

@@ -24,7 +24,16 @@ const QUIET: Duration = Duration::from_secs(600);
 pub(super) struct PressureWatch {
     events: Option<NodeEvents>,
     told: BTreeMap<(&'static str, String), Told>,
-    refused: Option<u64>,
+    refused: Option<Refused>,
+}
+
+/// Connections that were dropped so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Refused {
+    /// For want of a source port.
+    pub(super) ports: u64,
+    /// For want of a row of `conntrack`, or of memory for one.
+    pub(super) rows: u64,
 }
 
 struct Told {
@@ -38,8 +47,8 @@ impl PressureWatch {
         Self { events, ..Self::default() }
     }
 
-    /// Takes in the levels after a sweep, and how many connections have found no source port.
-    pub(super) fn look(&mut self, pressure: &Pressure, refused: Option<u64>) {
+    /// Takes in the levels after a sweep, and how many connections were refused, if that is known.
+    pub(super) fn look(&mut self, pressure: &Pressure, refused: Option<Refused>) {
         for notice in self.notices(pressure, refused, Instant::now()) {
             warn!(reason = notice.reason, subject = notice.subject, "{}", notice.note);
             if let Some(events) = &self.events {
@@ -48,14 +57,16 @@ impl PressureWatch {
         }
     }
 
-    fn notices(&mut self, pressure: &Pressure, refused: Option<u64>, now: Instant) -> Vec<Notice> {
+    fn notices(&mut self, pressure: &Pressure, refused: Option<Refused>, now: Instant) -> Vec<Notice> {
         let maps = pressure.maps.iter().map(|fill| (map_notice(fill), fill.level()));
         let ports = pressure.snat.iter().map(|ports| (ports_notice(ports), ports.level()));
         let mut notices: Vec<_> = maps.chain(ports).collect();
         notices.push((tables_notice(pressure.reduced_tables), pressure.reduced_tables as f64));
         notices.retain(|(notice, level)| self.is_news(notice, *level, now));
         let mut notices: Vec<_> = notices.into_iter().map(|(notice, _)| notice).collect();
-        notices.extend(self.exhausted(pressure, refused, now));
+        if let Some(refused) = refused {
+            notices.extend(self.refused(pressure, refused, now));
+        }
         notices
     }
 
@@ -74,23 +85,49 @@ impl PressureWatch {
     }
 
     /// Connections that were refused since the last look.
-    fn exhausted(&mut self, pressure: &Pressure, refused: Option<u64>, now: Instant) -> Option<Notice> {
-        let new = refused? - self.refused.replace(refused?)?.min(refused?);
-        let fullest = pressure.snat.iter().max_by(|a, b| a.level().total_cmp(&b.level()));
-        let subject = fullest.map_or_else(|| "unknown".into(), |ports| ports.address.to_string());
-        let note = format!(
-            "{new} connections were dropped because no source port was left to masquerade them: more backends, externalTrafficPolicy Local, a wider \
-             snatPortRange or further masqueradeAddresses help{}",
-            fullest.map(|ports| format!("; {}", ports_in_use(ports))).unwrap_or_default()
-        );
-        let notice = Notice { reason: "SnatPortsExhausted", subject, note };
-        // Each time is told, though not too often.
-        if new == 0 {
-            return None;
-        }
-        self.told.retain(|(reason, _), told| *reason != notice.reason || now < told.at + QUIET);
-        self.is_news(&notice, 1.0, now).then_some(notice)
+    fn refused(&mut self, pressure: &Pressure, refused: Refused, now: Instant) -> Vec<Notice> {
+        let Some(before) = self.refused.replace(refused) else { return Vec::new() };
+        let notices = [
+            no_ports_notice(pressure, refused.ports.saturating_sub(before.ports)),
+            no_rows_notice(pressure, refused.rows.saturating_sub(before.rows)),
+        ];
+        let mut notices: Vec<_> = notices.into_iter().flatten().collect();
+        notices.retain(|notice| {
+            // Each time is told, though not too often.
+            self.told.retain(|(reason, _), told| *reason != notice.reason || now < told.at + QUIET);
+            self.is_news(notice, 1.0, now)
+        });
+        notices
     }
+}
+
+fn no_ports_notice(pressure: &Pressure, count: u64) -> Option<Notice> {
+    let fullest = pressure.snat.iter().max_by(|a, b| a.level().total_cmp(&b.level()));
+    let subject = fullest.map_or_else(|| "unknown".into(), |ports| ports.address.to_string());
+    let note = format!(
+        "{count} connections were dropped because no source port was left to masquerade them: more backends, \
+         externalTrafficPolicy Local, a wider snatPortRange or further masqueradeAddresses help{}",
+        fullest.map(|ports| format!("; {}", ports_in_use(ports))).unwrap_or_default()
+    );
+    (count > 0).then_some(Notice { reason: "SnatPortsExhausted", subject, note })
+}
+
+/// A table that is not full had no memory.
+fn no_rows_notice(pressure: &Pressure, count: u64) -> Option<Notice> {
+    let tables = pressure.maps.iter().filter(|fill| fill.map == MapName::Conntrack);
+    let rows: Vec<_> = tables.clone().map(|fill| format!("{} of {}", fill.rows, fill.capacity)).collect();
+    let is_full = tables.clone().any(|fill| fill.level() >= HIGH);
+    let cause = if is_full {
+        "the table is full of connections that last: a larger maps.conntrackMemory helps"
+    } else {
+        "the kernel had no memory for them: entries count for the memory limit of the agent's container, and \
+         maps.conntrackMemory has to be well below that"
+    };
+    let note = format!(
+        "{count} connections were dropped because they found no room in conntrack ({} rows in use): {cause}",
+        rows.join(" and ")
+    );
+    (count > 0).then_some(Notice { reason: "ConntrackFull", subject: "conntrack".into(), note })
 }
 
 fn map_notice(fill: &MapFill) -> Notice {
@@ -98,7 +135,7 @@ fn map_notice(fill: &MapFill) -> Notice {
     let subject = fill.family.map_or_else(|| map.to_string(), |family| format!("{map} {family}"));
     let consequence = match map {
         MapName::Conntrack => {
-            "when it is full of connections that last, new ones are dropped (conntrack-full)"
+            "when it is full of connections that last, new ones are dropped (conntrack-full, maps.conntrackMemory)"
         }
         MapName::Affinity => "when it is full, clients that were silent longest may be sent elsewhere",
         MapName::Opened => "when it is full, connections to further backends are not counted",
@@ -201,8 +238,9 @@ mod tests {
         let mut watch = PressureWatch::default();
         let pressure = Pressure { snat: vec![ports(1, 500), ports(2, 700)], ..Pressure::default() };
         let start = Instant::now();
-        let mut check = |refused, minutes: u64, expected: Option<&str>| {
+        let mut check = |refused: Option<u64>, minutes: u64, expected: Option<&str>| {
             let now = start + Duration::from_secs(60 * minutes);
+            let refused = refused.map(|ports| Refused { ports, rows: 0 });
             let notice = watch.notices(&pressure, refused, now).pop();
             let said = notice.as_ref().map(|notice| (notice.subject.as_str(), notice.note.split(' ').next()));
             assert_eq!(said, expected.map(|count| ("192.0.2.2", Some(count))), "{refused:?} after {minutes}");
@@ -214,6 +252,28 @@ mod tests {
         check(Some(60), 5, None);
         check(Some(61), 11, Some("1"));
         check(Some(0), 30, None);
+    }
+
+    #[test]
+    fn connections_without_room_are_told_with_what_helps() {
+        let told = |rows| {
+            let mut watch = PressureWatch::default();
+            // What is high is told first, and only once.
+            let now = Instant::now();
+            watch.notices(&fill(rows), Some(Refused { ports: 0, rows: 40 }), now);
+            watch.notices(&fill(rows), Some(Refused { ports: 0, rows: 47 }), now)
+        };
+        for (rows, helps) in
+            [(100, "a larger maps.conntrackMemory"), (20, "memory limit of the agent's container")]
+        {
+            let notices = told(rows);
+            let [notice] = &notices[..] else { panic!("not one: {notices:?}") };
+            assert_eq!(notice.reason, "ConntrackFull");
+            let begin = format!(
+                "7 connections were dropped because they found no room in conntrack ({rows} of 100 rows"
+            );
+            assert!(notice.note.starts_with(&begin) && notice.note.contains(helps), "{}", notice.note);
+        }
     }
 
     #[test]

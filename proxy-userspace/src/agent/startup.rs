@@ -4,7 +4,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use aya_log::EbpfLogger;
+use bytesize::ByteSize;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use procfs::{Current as _, Meminfo};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::JoinHandle,
@@ -129,17 +131,47 @@ fn pages(config: &Current, profiling: bool) -> Pages {
     }
 }
 
-/// Rows that maps begin with.
-pub(super) fn capacities(config: &Config) -> Capacities {
-    config.maps.on_this_machine()
+/// How large maps are.
+pub(super) struct Sizes {
+    /// Rows that they begin with.
+    pub(super) begin: Capacities,
+    /// Rows to which they grow.
+    pub(super) most: Capacities,
+    /// Bytes that `conntrack` may take.
+    pub(super) conntrack_bytes: u64,
+}
+
+/// What the configuration says, on this machine.
+///
+/// # Errors
+/// When the machine does not say how much memory it has.
+pub(super) fn sizes(config: &Config) -> Result<Sizes> {
+    let machine = Meminfo::current().context("cannot read how much memory the machine has")?.mem_total;
+    let (limit, rows) = (config.conntrack_memory, config.conntrack_memory.conntrack_rows(machine));
+    let begin = Capacities { conntrack: config.maps.conntrack.min(rows), ..config.maps }.on_this_machine();
+    let conntrack_bytes = limit.bytes(machine);
+    info!(
+        begin = begin.conntrack,
+        most = rows,
+        memory = %ByteSize(conntrack_bytes),
+        "rows of conntrack for each family (maps.conntrack, maps.conntrackMemory)"
+    );
+    if begin.conntrack < config.maps.conntrack {
+        warn!(
+            configured = config.maps.conntrack,
+            begin = begin.conntrack,
+            "maps.conntrackMemory ({limit}) has no room for maps.conntrack; the limit counts"
+        );
+    }
+    Ok(Sizes { begin, most: begin.most(rows), conntrack_bytes })
 }
 
 /// Loads the programs, with the maps an earlier agent left.
-pub(super) fn datapath(config: &Config) -> Result<(Datapath, Logs)> {
+pub(super) fn datapath(config: &Config, capacities: Capacities) -> Result<(Datapath, Logs)> {
     let options = Options {
         bpffs: config.bpffs.clone(),
         cgroup: config.cgroup.clone(),
-        capacities: capacities(config),
+        capacities,
         tc_mode: match config.attach {
             Attach::Auto => TcMode::Auto,
             Attach::Tcx => TcMode::Tcx,

@@ -11,7 +11,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::takeover::Follower;
+use super::{pressure::Refused, takeover::Follower};
 use crate::{
     dataplane::{MapError, Survey, SweepError, Swept, Timeouts, Verdict},
     kernel::{Datapath, KernelError, KernelMaps, KernelSockets, PinnedMaps},
@@ -36,13 +36,10 @@ pub(super) struct Sweeper {
 /// What a thread has done.
 pub(super) enum Step {
     /// Flows were read, and those that are over removed; now they are to be judged.
-    Surveyed(Result<Box<Survey>, MapError>, Refused),
+    Surveyed(Result<Box<Survey>, MapError>, Result<Refused, KernelError>),
     /// The sweep is complete.
     Removed(Result<Swept, SweepError>),
 }
-
-/// Connections refused so far because no source port was found; unknown if that cannot be read.
-pub(super) type Refused = Result<u64, KernelError>;
 
 impl Sweeper {
     /// Sweeps the maps of these programs.
@@ -100,8 +97,8 @@ impl Sweeper {
     }
 }
 
-fn refused(pinned: &PinnedMaps) -> Refused {
+fn refused(pinned: &PinnedMaps) -> Result<Refused, KernelError> {
     let drops = pinned.drops()?;
-    let exhausted = drops.iter().filter(|(reason, _)| *reason == DropReason::SnatPortsExhausted);
-    Ok(exhausted.map(|(_, count)| count).sum())
+    let of = |wanted| drops.iter().filter(|(reason, _)| *reason == wanted).map(|(_, count)| count).sum();
+    Ok(Refused { ports: of(DropReason::SnatPortsExhausted), rows: of(DropReason::ConntrackFull) })
 }

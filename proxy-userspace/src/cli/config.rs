@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    config::{Config, ConfigError, Overrides, Reason},
+    config::{Config, ConfigError, Maps, Overrides, Reason},
     model::{DetectLocal, NodePortAddresses, SocketLb},
 };
 
@@ -146,7 +146,7 @@ fn effective(config: &Config) -> Value {
         "snatPortRange": format!("{}-{}", model.snat_port_first, model.snat_port_last),
         "nodePortRange": format!("{}-{}", config.node_port_range.start(), config.node_port_range.end()),
         "nodeTaint": config.node_taint.as_ref().map(ToString::to_string),
-        "maps": config.maps,
+        "maps": Maps::of(config.maps, config.conntrack_memory),
         "bpffs": config.bpffs,
         "cgroup": config.cgroup,
         "logging": {

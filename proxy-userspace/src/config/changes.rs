@@ -58,6 +58,7 @@ impl Config {
         self.bind_hard_fail = old.bind_hard_fail;
         self.profiling = old.profiling;
         self.maps = old.maps;
+        self.conntrack_memory = old.conntrack_memory;
         self.bpffs.clone_from(&old.bpffs);
         self.cgroup.clone_from(&old.cgroup);
         self.logging.format = old.logging.format;

@@ -31,7 +31,6 @@ use crate::{
 pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Problems) -> Config {
     let Source { file, overrides } = source;
     let (kube_proxy, shunt) = (&documents.kube_proxy, &documents.shunt);
-    check_capacities(&shunt.maps, problems);
     let node_port_range = port_range("nodePortRange", &shunt.node_port_range, 30_000..=32_767, problems);
     let (sync_period, min_sync_period) = periods(kube_proxy, &documents.kube_proxy_fields);
     let (unspecified, loopback) = default_listeners(kube_proxy);
@@ -70,7 +69,8 @@ pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Prob
         profiling: kube_proxy.enable_profiling,
         oom_score_adj: kube_proxy.oom_score_adj,
         host_conntrack: documents.has_kube_proxy.then(|| host_conntrack(&kube_proxy.conntrack)),
-        maps: shunt.maps,
+        maps: shunt.maps.capacities(problems),
+        conntrack_memory: shunt.maps.conntrack_limit(problems),
         bpffs: overrides.bpffs.clone().unwrap_or_else(|| shunt.bpffs.clone()),
         cgroup: overrides.cgroup.clone().or_else(|| shunt.cgroup.clone()),
         logging: logging(kube_proxy, shunt, overrides, problems),
@@ -337,19 +337,6 @@ fn port_range(
         problems.add(path, format_args!("{text:?} is not a range such as {first}-{last}"));
         default
     })
-}
-
-fn check_capacities(maps: &crate::kernel::Capacities, problems: &mut Problems) {
-    for (path, rows) in [
-        ("maps.frontends", maps.frontends),
-        ("maps.backends", maps.backends),
-        ("maps.slots", maps.slots),
-        ("maps.conntrack", maps.conntrack),
-        ("maps.services", maps.services),
-        ("maps.affinity", maps.affinity),
-    ] {
-        problems.check(rows > 0, path, "must be more than 0");
-    }
 }
 
 /// The level that a verbosity of klog asks for. kube-proxy's developers write state at 2 and

@@ -13,6 +13,7 @@ pub mod fields;
 mod gates;
 pub mod interfaces;
 pub mod kube_proxy;
+mod maps;
 mod notes;
 mod overlay;
 mod shown;
@@ -30,6 +31,7 @@ pub use current::Current;
 pub use effective::level_of_verbosity;
 pub use errors::{ConfigError, Problem, Problems};
 pub use interfaces::InterfacePatterns;
+pub use maps::{Maps, MemoryLimit, MemoryLimitError};
 pub use notes::{Note, Reason};
 pub use overlay::FlagValue;
 pub use shunt::{Attach, DatapathLevel, LogFormat, SocketLb, Xdp};
@@ -73,8 +75,10 @@ pub struct Config {
     pub oom_score_adj: i32,
     /// What is wanted of the host's own connection tracking; none if nobody asked.
     pub host_conntrack: Option<crate::kernel::NfConntrack>,
-    /// Rows per map and family.
+    /// Rows per map and family to begin with.
     pub maps: crate::kernel::Capacities,
+    /// The most memory that translated connections may take.
+    pub conntrack_memory: MemoryLimit,
     /// Folder of pins in a mounted bpf file system.
     pub bpffs: PathBuf,
     /// Root of the cgroup v2 hierarchy; found in the mount table when absent.

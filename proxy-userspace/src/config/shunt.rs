@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::Capacities;
+use super::maps::Maps;
 
 /// The file's document. Absent and `null` fields take their default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct ShuntConfiguration {
     /// the agent takes off its node when services work there for the first time; empty for none.
     pub node_taint: String,
     /// Sizes of the eBPF maps.
-    pub maps: Capacities,
+    pub maps: Maps,
     /// Folder of pins in a mounted bpf file system.
     pub bpffs: PathBuf,
     /// Root of the cgroup v2 hierarchy; found in the mount table when absent.
@@ -61,7 +61,7 @@ impl Default for ShuntConfiguration {
             snat_port_range: "1024-29999".into(),
             node_port_range: "30000-32767".into(),
             node_taint: String::new(),
-            maps: Capacities::default(),
+            maps: Maps::default(),
             bpffs: crate::kernel::DEFAULT_BPFFS.into(),
             cgroup: None,
             logging: Logging::default(),

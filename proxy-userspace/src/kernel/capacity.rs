@@ -15,8 +15,9 @@ struct Limit {
     maps: &'static [(&'static str, u32)],
     get: fn(&Capacities) -> u32,
     set: fn(&mut Capacities, u32),
-    /// The number of rows to which it grows by itself where no less than the default is configured.
-    most: u32,
+    /// The number of rows to which it grows by itself where no less than the default is configured; nothing
+    /// where its memory is limited.
+    most: Option<u32>,
     /// The part of the wanted size, as a divisor, of which more must be in use for a larger map to keep
     /// its size.
     kept_from: u32,
@@ -38,13 +39,13 @@ macro_rules! limits {
 // Lookup tables leave slots free: a map that was made for them is never much fuller than a quarter of
 // the size before.
 limits! {
-    frontends: maps::frontends::MOST, kept from 1 / 2, ["frontends_v4" * 1, "frontends_v6" * 1];
-    backends: maps::backends::MOST, kept from 1 / 2,
+    frontends: Some(maps::frontends::MOST), kept from 1 / 2, ["frontends_v4" * 1, "frontends_v6" * 1];
+    backends: Some(maps::backends::MOST), kept from 1 / 2,
         ["backends_v4" * 1, "backends_v6" * 1, "opened_v4" * 1, "opened_v6" * 1, "traffic_v4" * 2, "traffic_v6" * 2];
-    slots: maps::slots::MOST, kept from 1 / 4, ["slots_v4" * 1, "slots_v6" * 1];
-    conntrack: maps::conntrack::CAPACITY * GROWTH, kept from 1 / 2, ["conntrack_v4" * 1, "conntrack_v6" * 1];
-    services: maps::services::MOST, kept from 1 / 2, ["services" * 1];
-    affinity: maps::affinity::MOST, kept from 1 / 2, ["affinity_v4" * 1, "affinity_v6" * 1];
+    slots: Some(maps::slots::MOST), kept from 1 / 4, ["slots_v4" * 1, "slots_v6" * 1];
+    conntrack: None, kept from 1 / 2, ["conntrack_v4" * 1, "conntrack_v6" * 1];
+    services: Some(maps::services::MOST), kept from 1 / 2, ["services" * 1];
+    affinity: Some(maps::affinity::MOST), kept from 1 / 2, ["affinity_v4" * 1, "affinity_v6" * 1];
 }
 
 /// The most that maps grow to by themselves, as a multiple of what is configured, where that is less than
@@ -74,10 +75,9 @@ impl Limit {
 
     /// The number of rows to which maps grow by themselves. Whoever configures less than the default wants
     /// small maps.
-    fn most(&self, configured: &Capacities) -> u32 {
-        let begin = (self.get)(configured);
+    fn most(&self, most: u32, begin: u32) -> u32 {
         let multiple = begin.saturating_mul(GROWTH);
-        if begin < (self.get)(&Capacities::default()) { multiple } else { multiple.max(self.most) }
+        if begin < (self.get)(&Capacities::default()) { multiple } else { multiple.max(most) }
     }
 
     /// What may be had of `wanted` after the maps of `current`.
@@ -113,13 +113,26 @@ impl Capacities {
         Limit::of(map).map(|limit| (limit.get)(self))
     }
 
-    /// The same with twice the room in each of `full`, at most that to which maps grow by themselves where
-    /// they began with `configured`. Nothing if that is no more than before.
-    pub fn grown(&self, full: &[MapName], configured: &Self) -> Option<Self> {
+    /// The room to which maps grow by themselves that begin with this, and have no more rows of
+    /// `conntrack` than so many.
+    #[must_use]
+    pub fn most(&self, conntrack: u32) -> Self {
+        let mut all = Self { conntrack: conntrack.max(self.conntrack), ..*self };
+        for limit in LIMITS {
+            if let Some(most) = limit.most {
+                (limit.set)(&mut all, limit.most(most, (limit.get)(self)));
+            }
+        }
+        all
+    }
+
+    /// The same with twice the room in each of `full`, at most that of `most`. Nothing if that is no more
+    /// than before.
+    pub fn grown(&self, full: &[MapName], most: &Self) -> Option<Self> {
         let mut grown = *self;
         for limit in full.iter().filter_map(|map| Limit::of(*map)) {
             let now = (limit.get)(self);
-            (limit.set)(&mut grown, now.saturating_mul(2).min(limit.most(configured)).max(now));
+            (limit.set)(&mut grown, now.saturating_mul(2).min((limit.get)(most)).max(now));
         }
         (grown != *self).then_some(grown)
     }
@@ -174,31 +187,29 @@ mod tests {
     #[test]
     fn small_maps_double_up_to_a_multiple_of_what_is_configured() {
         let configured = Capacities { frontends: 100, backends: 100, ..Capacities::default() };
-        let grown = configured.grown(&[MapName::Frontends], &configured).expect("room to grow");
+        let most = configured.most(CONNTRACK);
+        let grown = configured.grown(&[MapName::Frontends], &most).expect("room to grow");
         assert_eq!((grown.frontends, grown.backends), (200, 100));
-        let most = Capacities { frontends: 1500, ..configured };
-        let grown = most.grown(&[MapName::Frontends], &configured).expect("room to grow");
+        let large = Capacities { frontends: 1500, ..configured };
+        let grown = large.grown(&[MapName::Frontends], &most).expect("room to grow");
         assert_eq!(grown.frontends, 1600);
-        assert_eq!(grown.grown(&[MapName::Frontends], &configured), None);
-        assert_eq!(configured.grown(&[MapName::Settings], &configured), None);
+        assert_eq!(grown.grown(&[MapName::Frontends], &most), None);
+        assert_eq!(configured.grown(&[MapName::Settings], &most), None);
     }
 
-    /// The size that each map has grown to.
-    fn largest(configured: Capacities) -> Capacities {
-        let maps = [
-            MapName::Frontends,
-            MapName::Backends,
-            MapName::Slots,
-            MapName::Conntrack,
-            MapName::Services,
-            MapName::Affinity,
-        ];
-        let mut largest = configured;
-        while let Some(grown) = largest.grown(&maps, &configured) {
-            largest = grown;
-        }
-        largest
+    #[test]
+    fn connections_have_what_their_memory_allows() {
+        let begin = Capacities { conntrack: 1_000, ..Capacities::default() };
+        let full = [MapName::Conntrack];
+        let most = begin.most(2_500);
+        let grown = begin.grown(&full, &most).expect("room to grow");
+        let largest = grown.grown(&full, &most).expect("room to grow");
+        assert_eq!((grown.conntrack, largest.conntrack), (2_000, 2_500));
+        assert_eq!(largest.grown(&full, &most), None);
+        assert_eq!(begin.grown(&full, &begin.most(0)), None, "what is there stays");
     }
+
+    const CONNTRACK: u32 = 1_000_000;
 
     #[test]
     fn maps_that_begin_small_grow_as_far_as_ever() {
@@ -206,21 +217,22 @@ mod tests {
             frontends: 2_097_152,
             backends: 4_194_304,
             slots: 33_554_432,
-            conntrack: maps::conntrack::CAPACITY * 16,
+            conntrack: CONNTRACK,
             services: 2_097_152,
             affinity: 2_097_152,
         };
-        assert_eq!(largest(Capacities::default()), most);
+        assert_eq!(Capacities::default().most(CONNTRACK), most);
         let much = Capacities { frontends: 131_073, ..Capacities::default() };
-        assert_eq!(largest(much), Capacities { frontends: 16 * 131_073, ..most });
+        assert_eq!(much.most(CONNTRACK), Capacities { frontends: 16 * 131_073, ..most });
         let more_than_default = Capacities { slots: 131_073, ..Capacities::default() };
-        assert_eq!(largest(more_than_default), most);
+        assert_eq!(more_than_default.most(CONNTRACK), most);
     }
 
     #[test]
     fn counters_grow_with_backends() {
         let begin = Capacities::default();
-        let grown = begin.grown(&[MapName::Opened, MapName::Backends], &begin).expect("room to grow");
+        let most = begin.most(CONNTRACK);
+        let grown = begin.grown(&[MapName::Opened, MapName::Backends], &most).expect("room to grow");
         assert_eq!(grown, Capacities { backends: 2 * begin.backends, ..begin });
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, MapInfo},
@@ -9,9 +10,6 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use proxy_common::maps::{self, LAYOUT_VERSION, transient};
-use serde::{Deserialize, Serialize};
-
-use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/proxy-ebpf"));
 
@@ -36,9 +34,8 @@ pub(super) const SOCKET_HOOKS: [&str; 8] = [
     "sock_getpeername6",
 ];
 
-/// Rows a map has room for, per family where there are two. As configured: rows it begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+/// Rows a map has room for, per family where there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacities {
     /// Rows of `frontends`: addresses services answer on.
     pub frontends: u32,

@@ -1,6 +1,7 @@
 //! The pinned maps as the inspection commands read them: no agent needed, nothing written.
 
 mod copy;
+mod size;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -33,6 +34,8 @@ use super::{
     XdpStatus, bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins,
     socket_list,
 };
+
+pub use size::MapSize;
 
 /// Rows of `conntrack`.
 pub type ConntrackRows<A> = Vec<(CtKey<A>, CtEntry<A>)>;

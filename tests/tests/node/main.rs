@@ -7,6 +7,7 @@ mod calls;
 mod capture;
 mod check;
 mod confined;
+mod conntrack_memory;
 mod datagrams;
 mod detour;
 mod detour_mtu;

@@ -4,12 +4,14 @@
 use std::{fmt::Error, sync::Arc};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+use proxy_common::addr::{Ip4, Ip6};
 
 use super::AgentMetrics;
 use crate::{
-    dataplane::{MapFill, SnatPorts},
-    kernel::{XdpMode, XdpStatus},
+    dataplane::{MapFill, MapName, SnatPorts},
+    kernel::{XdpMode, XdpStatus, conntrack_bytes},
     meter::Meter,
+    model::Family,
 };
 
 const ROWS: Meter = Meter::gauge(
@@ -24,6 +26,16 @@ const TRANSIENT: Meter = Meter::gauge(
 );
 const CAPACITY: Meter =
     Meter::gauge("shunt_map_capacity", &["map", "ip_family"], "Rows there is room for, by map");
+const MEMORY: Meter = Meter::gauge(
+    "shunt_conntrack_memory_bytes",
+    &["ip_family"],
+    "Kernel memory that the entries of translated connections take, with their table and queues",
+);
+const MEMORY_LIMIT: Meter = Meter::gauge(
+    "shunt_conntrack_memory_limit_bytes",
+    &[],
+    "Kernel memory to which these of both families may grow (maps.conntrackMemory)",
+);
 const PORTS: Meter = Meter::gauge(
     "shunt_snat_ports_in_use",
     &["address", "protocol"],
@@ -57,8 +69,8 @@ const ATTACHED: Meter = Meter::gauge(
 );
 
 /// The metrics of this module.
-pub(super) const LEVELS: [Meter; 9] =
-    [ROWS, TRANSIENT, CAPACITY, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP, ATTACHED];
+pub(super) const LEVELS: [Meter; 11] =
+    [ROWS, TRANSIENT, CAPACITY, MEMORY, MEMORY_LIMIT, PORTS, FULLEST, PORT_CAPACITY, REDUCED, XDP, ATTACHED];
 
 /// Shows the levels of the agent.
 #[derive(Debug)]
@@ -72,6 +84,8 @@ impl Collector for Levels {
         ROWS.gauges(&mut encoder, maps(|fill| fill.rows))?;
         TRANSIENT.gauges(&mut encoder, maps(|fill| fill.transient))?;
         CAPACITY.gauges(&mut encoder, maps(|fill| fill.capacity))?;
+        MEMORY.gauges(&mut encoder, pressure.maps.iter().filter_map(memory))?;
+        MEMORY_LIMIT.gauges(&mut encoder, [(MEMORY_LIMIT.with::<&str, 0>([]), self.0.conntrack_limit)])?;
         let ports = |value: fn(&SnatPorts) -> usize| {
             pressure.snat.iter().map(move |ports| (snat_labels(ports), value(ports)))
         };
@@ -94,6 +108,17 @@ impl Collector for Levels {
 
 fn map_labels(fill: &MapFill) -> [(&'static str, &'static str); 2] {
     ROWS.with([fill.map.name(), fill.family.map_or("", |family| family.name())])
+}
+
+/// Bytes of a family's connections, if this is their map.
+fn memory(fill: &MapFill) -> Option<([(&'static str, &'static str); 1], u64)> {
+    let family = fill.family.filter(|_| fill.map == MapName::Conntrack)?;
+    let (capacity, rows) = (fill.capacity as u32, fill.rows as u64);
+    let bytes = match family {
+        Family::V4 => conntrack_bytes::<Ip4>(capacity, rows),
+        Family::V6 => conntrack_bytes::<Ip6>(capacity, rows),
+    };
+    Some((MEMORY.with([family.name()]), bytes))
 }
 
 fn snat_labels(ports: &SnatPorts) -> [(&'static str, String); 2] {

@@ -211,7 +211,8 @@ impl Desired {
         let configured = self.config.maps;
         let present = Capacities { services, frontends, backends, slots, ..configured };
         let needs = plan::needs(&self.state, &self.config.model);
-        room(&agent::fitting(&needs, present, &configured).unwrap_or(present))
+        let most = configured.most(configured.conntrack);
+        room(&agent::fitting(&needs, present, &most).unwrap_or(present))
     }
 }
 

@@ -103,7 +103,8 @@ const FILLS: &[Column<Fill>] = &[
     Column { name: "MAP", shown: Shown::Always, value: |l| l.map.into() },
     Column { name: "FAMILY", shown: Shown::Always, value: |l| l.family.into() },
     Column { name: "ROWS", shown: Shown::Always, value: |l| Value::Number(l.rows) },
-    Column { name: "CAPACITY", shown: Shown::Always, value: |l| Value::Number(l.capacity) },
+    Column { name: "CAPACITY", shown: Shown::Always, value: |l| Value::Number(l.size.capacity.into()) },
+    Column { name: "MEMORY", shown: Shown::Always, value: |l| Value::Rounded(l.size.memory) },
     Column { name: "PERCENT", shown: Shown::Always, value: |l| Value::Tenths(l.tenths_of_percent()) },
     Column { name: "FULL", shown: Shown::Always, value: |l| Value::text(bar(l.tenths_of_percent())) },
 ];

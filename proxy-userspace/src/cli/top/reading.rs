@@ -11,7 +11,7 @@ use super::super::{
 };
 use crate::{
     dataplane::MapAddr,
-    kernel::{KernelAddr, PinnedMaps, Pins},
+    kernel::{KernelAddr, MapSize, PinnedMaps, Pins},
 };
 
 /// Everything that is shown, as it was read.
@@ -41,14 +41,14 @@ pub(super) struct Fill {
     pub family: &'static str,
     /// Rows in use.
     pub rows: u64,
-    /// Rows it has room for.
-    pub capacity: u64,
+    /// Rows it has room for, and the memory it takes.
+    pub size: MapSize,
 }
 
 impl Fill {
     /// 0 for empty to 1000 for full.
     pub(super) fn tenths_of_percent(&self) -> u64 {
-        (self.rows * 1000).checked_div(self.capacity).unwrap_or(0)
+        (self.rows * 1000).checked_div(self.size.capacity.into()).unwrap_or(0)
     }
 }
 
@@ -69,7 +69,7 @@ impl Reading {
             map: "services",
             family: "",
             rows: maps.services()?.len() as u64,
-            capacity: maps.capacity("services")?.into(),
+            size: maps.size("services")?,
         }];
         fills.extend(family(&maps, &tables.v4)?);
         fills.extend(family(&maps, &tables.v6)?);
@@ -92,8 +92,8 @@ fn family<A: MapAddr + KernelAddr>(maps: &PinnedMaps, rows: &Rows<A>) -> Result<
     counted
         .into_iter()
         .map(|(map, rows)| {
-            let capacity = maps.capacity_of::<A>(map)?.into();
-            Ok(Fill { map, family: A::FAMILY.name(), rows: rows as u64, capacity })
+            let rows = rows as u64;
+            Ok(Fill { map, family: A::FAMILY.name(), rows, size: maps.size_of::<A>(map, rows)? })
         })
         .collect()
 }

@@ -22,6 +22,7 @@ use super::{
     reading::Fill,
     *,
 };
+use crate::kernel::MapSize;
 
 const KEY: CounterKey = CounterKey { service: 1, backend: 7, kind: Kind::CLUSTER_IP.0 as u32 };
 
@@ -45,7 +46,8 @@ fn reading(at: std::time::Instant, opened: u64) -> Reading {
     tables.v4.traffic.push((KEY, traffic));
     let sample = Sample::of(&tables);
     let refused = vec![drop::view(proxy_common::DropReason::UnknownPort, None, opened)];
-    let fills = vec![Fill { map: "conntrack", family: "IPv4", rows: 10, capacity: 40 }];
+    let size = MapSize { capacity: 40, memory: 120_000 };
+    let fills = vec![Fill { map: "conntrack", family: "IPv4", rows: 10, size }];
     Reading { at, tables, sample, refused, fills }
 }
 
@@ -92,7 +94,10 @@ fn backends_drops_and_maps() {
     assert!(lines(&text)[3].starts_with("unknown-port * 100 250 The ClusterIP exists"), "{text}");
     state.show(Tab::Maps);
     let text = drawn(&mut state);
-    assert_eq!(lines(&text)[3], format!("conntrack IPv4 10 40 25.0 {}{}", "█".repeat(5), "·".repeat(15)));
+    assert_eq!(
+        lines(&text)[3],
+        format!("conntrack IPv4 10 40 120K 25.0 {}{}", "█".repeat(5), "·".repeat(15))
+    );
 }
 
 #[test]

@@ -68,7 +68,13 @@ pub const SHUNT: &[Field] = &[
     ),
     honoured("maps.backends", Restart, "rows to begin with: endpoints"),
     honoured("maps.slots", Restart, "rows to begin with: candidates of all frontends together"),
-    honoured("maps.conntrack", Restart, "rows: two to four for each translated connection"),
+    honoured("maps.conntrack", Restart, "rows to begin with: two to four for each translated connection"),
+    honoured(
+        "maps.conntrackMemory",
+        Restart,
+        "the most kernel memory that translated connections may take: an amount such as `512Mi`, or a share of the \
+         machine's such as `10%`, see [connections.md](connections.md#memory)",
+    ),
     honoured("maps.services", Restart, "rows to begin with: service ports"),
     honoured("maps.affinity", Restart, "rows to begin with: clients with session affinity"),
     honoured("bpffs", Restart, "directory for pins, on a bpf file system"),

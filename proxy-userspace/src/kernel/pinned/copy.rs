@@ -1,6 +1,6 @@
 //! A copy of all rows that the dataplane reconciles, to try on it what would be written.
 
-use aya::maps::{Array, Map, MapData, MapInfo};
+use aya::maps::{Array, Map, MapData};
 use proxy_common::maps::settings::Settings;
 
 use super::PinnedMaps;
@@ -21,10 +21,10 @@ impl PinnedMaps {
     /// When a map cannot be read.
     pub fn copy(&self) -> Result<MemoryMaps, KernelError> {
         let room = Room {
-            services: self.capacity("services")?,
-            frontends: self.capacity("frontends_v4")?,
-            backends: self.capacity("backends_v4")?,
-            slots: self.capacity("slots_v4")?,
+            services: self.size("services")?.capacity,
+            frontends: self.size("frontends_v4")?.capacity,
+            backends: self.size("backends_v4")?.capacity,
+            slots: self.size("slots_v4")?.capacity,
         };
         let mut copy = MemoryMaps::with_room(room);
         copy.services = self.services()?.into_iter().collect();
@@ -54,34 +54,5 @@ impl PinnedMaps {
         let map: Map = object::pinned(&self.pins, "settings")?;
         let settings: Array<MapData, Settings> = map.try_into().map_err(error)?;
         settings.get(&0, 0).map_err(error)
-    }
-
-    /// Rows that a map of this family has room for.
-    ///
-    /// # Errors
-    /// When there is no such map.
-    pub fn capacity_of<A: KernelAddr>(&self, map: &str) -> Result<u32, KernelError> {
-        let names = A::PINS.0;
-        let pins = [
-            names.frontends,
-            names.backends,
-            names.slots,
-            names.conntrack,
-            names.affinity,
-            names.opened,
-            names.traffic,
-        ];
-        let name =
-            pins.into_iter().find(|name| name.strip_prefix(map).is_some_and(|rest| rest.starts_with("_v")));
-        self.capacity(name.unwrap_or("(none)"))
-    }
-
-    /// Rows that a map has room for.
-    ///
-    /// # Errors
-    /// When there is no such map.
-    pub fn capacity(&self, name: &'static str) -> Result<u32, KernelError> {
-        let info = MapInfo::from_pin(self.pins.map(name));
-        info.map(|info| info.max_entries()).map_err(|source| KernelError::Map { name, source })
     }
 }
