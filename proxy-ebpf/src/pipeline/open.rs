@@ -24,7 +24,7 @@ use crate::{
         direct,
         lookup::lookup,
         output::{self, Output},
-        ports, retire,
+        ports,
         select::{Refusal, candidates, draw, select},
         snat,
         stray::{self, Stray},
@@ -182,9 +182,7 @@ fn connect_from_host<P: Packet, A: Family>(
     row.set_target(&target);
     (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
     conntrack::first(&arrival, parsed, row);
-    let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
-    key.set(original, EGRESS);
-    retire::replace(key, row)?;
+    create::enter_first(original, EGRESS, row).inspect_err(|_| create::leave(&target, EGRESS))?;
     transient::wait::<A>(original.proto);
     owner.count::<A>();
     trace::opened(&arrival, original, row, events::flags::SNAT);

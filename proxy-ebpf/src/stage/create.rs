@@ -4,7 +4,7 @@ use proxy_common::{
     DropReason, Tuple, flow,
     maps::{
         address_filter::flags::{CLIENT, MASQUERADED},
-        conntrack::{CtEntry, EGRESS, INGRESS, Role, Ticks, flags},
+        conntrack::{CtEntry, EGRESS, INGRESS, Role, Ticks, flags, opposite},
         counters::CounterKey,
         frontends::Frontend,
     },
@@ -93,24 +93,56 @@ pub fn create<A: Tables>(
     maps::admit_address(&original.src, if snat { CLIENT | MASQUERADED } else { CLIENT });
     let row = begin(owner, &original.reversed(), Role::REV_DNAT, row_flags)?;
     claim_reply(&mut target, hash)?;
-    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     row.set_target(&target);
-    if snat {
+    enter_rest(arrival, parsed, row, row_flags).inspect_err(|_| leave(&target, INGRESS))?;
+    transient::wait::<A>(original.proto);
+    owner.count::<A>();
+    Ok(row)
+}
+
+/// Enters the rows of packets from the client, once that of replies is there.
+#[inline(always)]
+fn enter_rest<A: Tables>(
+    arrival: &Arrival,
+    parsed: &Parsed<A>,
+    row: &mut CtEntry<A>,
+    row_flags: u8,
+) -> Result<(), DropReason> {
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+    if row_flags & flags::SNAT != 0 {
         row.role = Role::SNAT.0;
         row.flags = row_flags | flags::SNAT_PENDING;
-        row.name_frontend(original);
-        key.set(&target, EGRESS);
+        row.name_frontend(&parsed.tuple);
+        key.set(&row.target(parsed.tuple.proto), EGRESS);
         maps::conntrack_put(key, row)?;
         row.name_masquerade(A::default(), 0);
     }
     row.role = Role::DNAT.0;
     row.flags = row_flags;
     first(arrival, parsed, row);
-    key.set(original, INGRESS);
-    replace(key, row)?;
-    transient::wait::<A>(original.proto);
-    owner.count::<A>();
-    Ok(row)
+    enter_first(&parsed.tuple, INGRESS, row)
+}
+
+/// Enters the row of packets that come to `hook` from the client.
+///
+/// # Errors
+/// When there is no room; then [`leave`] is due.
+#[inline(always)]
+pub fn enter_first<A: Tables>(original: &Tuple<A>, hook: u8, row: &CtEntry<A>) -> Result<(), DropReason> {
+    let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
+    key.set(original, hook);
+    replace(key, row)
+}
+
+/// Removes the other rows of a connection whose packets would come to `hook`, and whose first row has found no
+/// room: it waits in no queue, so that nobody would remove them to make some.
+#[inline(always)]
+pub fn leave<A: Tables>(target: &Tuple<A>, hook: u8) {
+    let Some(key) = maps::new_key::<A>() else { return };
+    key.set(&target.reversed(), opposite(hook));
+    maps::conntrack_remove(key);
+    key.set(target, EGRESS);
+    maps::conntrack_remove(key);
 }
 
 /// Enters a connection whose replies do not come back here; returns the row of its packets. They are not

@@ -26,7 +26,7 @@ use super::{
     conntrack::{self, Arrival},
     create::{self, Owner},
     ports,
-    retire::{self, retire, settle},
+    retire::{retire, settle},
     trace, transient,
 };
 use crate::{
@@ -114,9 +114,7 @@ fn by_another_port<A: Tables>(
     row.role = Role::DIRECT.0;
     conntrack::first(arrival, parsed, row);
     maps::admit_address(&parsed.tuple.src, DIRECT);
-    let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
-    key.set(&parsed.tuple, hook);
-    retire::replace(key, row)?;
+    create::enter_first(&parsed.tuple, hook, row).inspect_err(|_| create::leave(&target, hook))?;
     transient::wait::<A>(target.proto);
     trace::masqueraded(arrival.ifindex, &parsed.tuple, &target, NOBODY);
     Ok(target)

@@ -286,3 +286,31 @@ fn a_table_full_of_connections_that_last_refuses_new_ones_until_some_end() {
         assert!(rows(&mut bench).iter().all(|row| !is_of(first, row)), "all of its rows have left");
     }
 }
+
+/// Where there is room for a part of its rows, none of them stays.
+#[test]
+fn refused_connections_leave_nothing_behind() {
+    const SMALL: u32 = 64;
+    for plan in plans() {
+        for (new, free) in [(Flow::tcp as NewFlow, 1), (Flow::tcp, 2), (Flow::udp, 1), (Flow::udp, 2)] {
+            let mut bench = Bench::with_conntrack(SMALL);
+            let masqueraded = established(&mut bench, &plan, Flow::tcp, (SMALL / OF_ONE - 1) as u16);
+            let flow = Flow::tcp((plan.pod, 7_000), (plan.cluster_ip, SERVICE_PORT));
+            let direct = Connection::open(&mut bench, flow);
+            if free == 1 {
+                bench.enters(Flow::udp((plan.pod, 20_000), (plan.backend, 8080)), 0);
+            }
+            change(&mut bench, |_, flags, _| *flags |= LASTING);
+            let before = rows(&mut bench);
+            assert_eq!(before.len(), (SMALL - free) as usize);
+            for number in 0..20 {
+                assert_eq!(bench.ingress(&frame(client(&plan, new, number), SYN)).action, SHOT);
+            }
+            assert_eq!(bench.drops(DropReason::ConntrackFull), 20);
+            let left = rows(&mut bench);
+            assert_eq!(left.len(), before.len(), "{free} free: {left:#?}");
+            go_on(&mut bench, &masqueraded, "in a full table");
+            go_on(&mut bench, &[direct], "in a full table");
+        }
+    }
+}
