@@ -1,11 +1,14 @@
 //! What a network needs for a flood: a place behind the client where the forged addresses are, and where
 //! answers to them end in silence.
 
-use std::net::Ipv4Addr;
+use std::{fs, net::Ipv4Addr, path::Path};
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::{contender::Contender, field::Field, proc::counter};
+use crate::{
+    bench::{contender::Contender, field::Field, proc::counter},
+    netns::Namespace,
+};
 
 /// Addresses for benchmarks (RFC 2544): nobody has them.
 pub(super) const FORGED: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
@@ -14,6 +17,7 @@ pub(super) const FORGED: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// router for these addresses, no node looks for them among its neighbours.
 pub(super) fn prepare(field: &Field) -> Result<()> {
     let cluster = field.cluster();
+    leave_wire_alone(cluster.far_end(0).0)?;
     let (first, length) = FORGED;
     cluster.client.netns.ip(&format!("route add blackhole {first}/{length}"))?;
     let client = cluster.client.v4;
@@ -28,12 +32,20 @@ pub(super) fn prepare(field: &Field) -> Result<()> {
     Ok(())
 }
 
+/// The bridge stands for a wire: netfilter is not to look at what it carries, as it does on machines that
+/// have the module.
+fn leave_wire_alone(lan: &Namespace) -> Result<()> {
+    let setting = "bridge/bridge-nf-call-iptables";
+    let exists = lan.run(|| Ok(Path::new("/proc/sys/net").join(setting).exists()))?;
+    if exists { lan.sysctl(&[(setting, "0")]) } else { Ok(()) }
+}
+
 /// TCP segments that have arrived at the backends so far.
 pub(super) fn arrived(field: &Field) -> Result<u64> {
     field.cluster().nodes[1].pods[0].netns.run(|| {
         // Not of the process: only this thread is in the namespace.
         let path = "/proc/thread-self/net/snmp";
-        let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+        let text = fs::read_to_string(path).with_context(|| format!("read {path}"))?;
         counter(&text, "Tcp", "InSegs").with_context(|| format!("{path} does not count segments"))
     })
 }

@@ -14,6 +14,7 @@ use aya::maps::loaded_maps;
 use super::results::Connections;
 use crate::{
     bench::{contender::Contender, field::Field, proc},
+    late,
     netns::Namespace,
 };
 
@@ -32,16 +33,8 @@ pub(super) fn connections(field: &Field) -> Result<Option<Connections>> {
         Contender::Direct => Ok(None),
         contender if contender.is_shunt() => {
             let mib = Some(memory(node.agent.process_id()?)? as f64 / MIB);
-            let metrics = metrics(&node.host.netns)?;
-            let number = |name: &str| {
-                let series = format!(r#"{name}{{map="conntrack",ip_family="IPv4"}}"#);
-                gauge(&metrics, &series).with_context(|| format!("no {series} in\n{metrics}"))
-            };
-            Ok(Some(Connections {
-                count: number("shunt_map_rows")?,
-                most: number("shunt_map_capacity")?,
-                mib,
-            }))
+            let (count, most) = rows(&node.host.netns)?;
+            Ok(Some(Connections { count, most, mib }))
         }
         _ => node.host.netns.run(|| {
             let number = |name: &str| -> Result<u64> {
@@ -53,6 +46,19 @@ pub(super) fn connections(field: &Field) -> Result<Option<Connections>> {
             Ok(Some(Connections { count, most, mib: None }))
         }),
     }
+}
+
+/// Rows that there are, and that there is room for, as of the agent's last sweep. Before the first there are
+/// none to tell.
+fn rows(netns: &Namespace) -> Result<(u64, u64)> {
+    late::until(PATIENCE, || {
+        let page = metrics(netns)?;
+        let number = |name: &str| {
+            let series = format!(r#"{name}{{map="conntrack",ip_family="IPv4"}}"#);
+            gauge(&page, &series).with_context(|| late!("no {series} in\n{page}"))
+        };
+        Ok((number("shunt_map_rows")?, number("shunt_map_capacity")?))
+    })
 }
 
 /// Bytes of these maps, which the process holds.

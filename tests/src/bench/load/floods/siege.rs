@@ -26,6 +26,8 @@ const NEWCOMERS: u32 = 50;
 const CALM: Duration = Duration::from_secs(5);
 /// Before a flood ends, established connections are asked, which may take five seconds.
 const LAST: Duration = Duration::from_secs(6);
+/// With more of the CPUs in use by others, which changes all the time, the CPU time of a flood tells little.
+const MOST_AT_REST: f64 = 0.1;
 /// Between a flood and what comes after it.
 const REST: Duration = Duration::from_secs(3);
 const SEED: u64 = 0x5348_554e_5421;
@@ -64,6 +66,10 @@ impl<'a> Siege<'a> {
         ensure!(asked.broken == 0, "{} connections do not answer before the flood", asked.broken);
         let (at_rest, drops) = (readings::connections(self.field)?, self.field.drops()?);
         let calm = self.span(CALM, None)?;
+        let share = calm.busy.as_secs_f64() / calm.seconds / self.cpus.len() as f64;
+        if share > MOST_AT_REST {
+            println!("CPUs are {:.0} % busy before the flood: others use the machine", share * 100.0);
+        }
         let mut last = None;
         let span = self.span(Duration::from_secs(options.seconds.into()), Some((options.rate, &mut last)))?;
         let connections = readings::connections(self.field)?;
