@@ -23,7 +23,7 @@ pub(crate) enum Benchmark {
     Traffic,
     /// What changes of Services cost beside kube-proxy
     Control,
-    /// What holds under load that lasts: source ports over time
+    /// What holds under load that lasts: source ports over time, floods of SYNs
     Load,
     /// Write the pages of what was measured
     Report,

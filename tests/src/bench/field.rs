@@ -30,6 +30,17 @@ pub struct Missing {
     pub why: String,
 }
 
+/// What the networks of a measurement have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Where clients and servers run.
+    pub cpus: &'a [usize],
+    /// From which proxies learn of Services.
+    pub api: &'a Arc<SharedControlPlane>,
+    /// Whether servers have many connections at once. It costs more for each.
+    pub at_once: bool,
+}
+
 /// Two nodes, their pods and an outside client, with a proxy on the first node.
 #[derive(Debug)]
 pub struct Field {
@@ -48,13 +59,13 @@ impl Field {
     /// Builds a network for each contender. Who does not deliver on all of its paths is missing.
     pub fn build_all(
         contenders: &[Contender],
-        (cpu, api): (usize, &Arc<SharedControlPlane>),
+        surroundings: Surroundings<'_>,
         (paths, workloads): (&[Path], &[Workload]),
         patience: Duration,
     ) -> Result<(Vec<Self>, Vec<Missing>)> {
         let (mut fields, mut missing) = (Vec::new(), Vec::new());
         for contender in contenders.iter().copied() {
-            let mut field = Self::build(contender, cpu, api)?;
+            let mut field = Self::build(contender, surroundings)?;
             match field.wait(paths, workloads, patience)? {
                 Ok(time) => {
                     println!("{} delivers after {:.1} s", contender.name(), time.as_secs_f64());
@@ -70,7 +81,8 @@ impl Field {
     }
 
     /// Builds the network and starts the contender.
-    fn build(contender: Contender, cpu: usize, api: &Arc<SharedControlPlane>) -> Result<Self> {
+    fn build(contender: Contender, surroundings: Surroundings<'_>) -> Result<Self> {
+        let Surroundings { cpus, api, at_once } = surroundings;
         let mut cluster = Cluster::build_with(2, &contender.settings(), PodLinks::Routed)?;
         if contender.uses_drivers() {
             cluster.wire()?;
@@ -90,9 +102,9 @@ impl Field {
         cluster.nodes[0].host.netns.sysctl(&[("ipv4/tcp_syn_retries", "1")])?;
         let mut nodes = Vec::new();
         for (node, addresses) in cluster.nodes.iter().zip(target::add_addresses(&cluster)?) {
-            let mut ends = Ends::start(cpu, Some(&node.agent.cgroup))?;
+            let mut ends = Ends::start(cpus, Some(&node.agent.cgroup))?;
             let netns = node.pods[0].netns.path();
-            ends.serve(Serve { netns, addresses, ports: target::pod_ports() })?;
+            ends.serve(Serve { netns, addresses, ports: target::pod_ports(), at_once })?;
             nodes.push(ends);
         }
         let shown = cluster.nodes.iter().map(|node| api.show_in(&node.host.netns, true));
@@ -103,7 +115,7 @@ impl Field {
         Ok(Self {
             contender,
             nodes,
-            outside: Ends::start(cpu, None)?,
+            outside: Ends::start(cpus, None)?,
             kube_proxy,
             _shown: shown,
             cluster,
@@ -114,6 +126,11 @@ impl Field {
     /// Whose it is.
     pub fn contender(&self) -> Contender {
         self.contender
+    }
+
+    /// Its machines and containers.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// The processes that are measured.

@@ -14,6 +14,7 @@ pub mod field;
 pub mod load;
 pub mod machine;
 pub mod populate;
+mod proc;
 pub mod report;
 pub mod statistics;
 pub mod target;

@@ -31,8 +31,8 @@ enum Task {
     Populate(populate::Options),
     #[command(hide = true)]
     Ends {
-        #[arg(long)]
-        cpu: usize,
+        #[arg(long, value_delimiter = ',')]
+        cpus: Vec<usize>,
     },
     #[command(hide = true)]
     Prober,
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
         Task::Load(options) => load::run(&options),
         Task::Report { out } => report::write(&out),
         Task::Populate(options) => populate::populate(&options.services),
-        Task::Ends { cpu } => ends::work(cpu),
+        Task::Ends { cpus } => ends::work(&cpus),
         Task::Prober => control::prober(),
     }
 }

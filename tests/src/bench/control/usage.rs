@@ -1,9 +1,11 @@
 //! What a proxy uses: processor time with its children, and memory.
 
-use crate::cgroup::Cgroup;
+use crate::{
+    bench::proc::{field, maps},
+    cgroup::Cgroup,
+};
 use anyhow::{Context as _, Result};
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::{
@@ -76,20 +78,9 @@ impl Usage {
 
     /// What the kernel has set aside for the maps that the process holds, in MiB.
     pub(super) fn maps_mib(&self) -> Result<f64> {
-        let folder = PathBuf::from(format!("/proc/{}/fdinfo", self.process));
-        let entries = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
-        // By id: a map may be open more than once. A descriptor may be closed meanwhile.
-        let texts = entries.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
-        let maps: BTreeMap<u64, u64> =
-            texts.filter_map(|text| Some((field(&text, "map_id:")?, field(&text, "memlock:")?))).collect();
-        Ok(maps.values().sum::<u64>() as f64 / KIB / KIB)
+        let bytes: u64 = maps(self.process)?.values().sum();
+        Ok(bytes as f64 / KIB / KIB)
     }
-}
-
-/// The number behind a name, in text of one name and one value per line.
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Looks at the children of a process as long as it lives.
@@ -128,17 +119,4 @@ fn children_kib(parent: u32, members: &Path) -> u64 {
     let children = members.lines().filter(|id| *id != parent.to_string());
     let texts = children.filter_map(|id| fs::read_to_string(format!("/proc/{id}/status")).ok());
     texts.filter_map(|text| field(&text, "VmRSS:")).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_found_by_name() {
-        let text = "user_usec 5\nusage_usec 17\nVmHWM:\t  2048 kB\n";
-        assert_eq!(field(text, "usage_usec"), Some(17));
-        assert_eq!(field(text, "VmHWM:"), Some(2048));
-        assert_eq!(field(text, "map_id:"), None);
-    }
 }

@@ -90,7 +90,7 @@ fn timed(work: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
     work().map(|()| begin.elapsed())
 }
 
-fn connect_and_ask(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
+pub(super) fn connect_and_ask(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration> {
     let begin = Instant::now();
     let stream = connect(to, from)?;
     let time = begin.elapsed();
@@ -98,7 +98,7 @@ fn connect_and_ask(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Duration>
     Ok(time)
 }
 
-fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
+pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let Some(from) = from else { return TcpStream::connect(to) };
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     // bind(2) would want a port that nobody has towards any destination, and none in TIME-WAIT.

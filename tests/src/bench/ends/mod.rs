@@ -2,7 +2,11 @@
 //! cgroup holds, and what is kept on a CPU.
 
 mod drive;
+mod flood;
+mod held;
+mod newcomers;
 mod serve;
+mod syn;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,7 +16,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
+use held::Held;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+
+pub use flood::{Flood, Flooded};
+pub use held::{Asked, Hold};
+pub use newcomers::{Newcomers, Open};
 
 use super::cpus;
 use crate::{
@@ -94,18 +104,27 @@ pub struct Serve {
     pub addresses: Vec<IpAddr>,
     /// For requests, streams and datagrams, each time.
     pub ports: [[u16; 3]; 2],
+    /// Many connections at once, each as long as its client wants, instead of one after the other.
+    pub at_once: bool,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 enum Request {
     Serve(Serve),
     Drive(Drive),
+    Flood(Flood),
+    Open(Open),
+    Hold(Hold),
+    AskHeld,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
 enum Reply {
     Done,
     Driven(Driven),
+    Flooded(Flooded),
+    Opened(Newcomers),
+    Asked(Asked),
     Failed(String),
 }
 
@@ -114,11 +133,12 @@ enum Reply {
 pub struct Ends(Lines);
 
 impl Ends {
-    /// Starts one that stays on `cpu`, in `cgroup` if given.
-    pub fn start(cpu: usize, cgroup: Option<&Cgroup>) -> Result<Self> {
+    /// Starts one that stays on `cpus`, in `cgroup` if given.
+    pub fn start(cpus: &[usize], cgroup: Option<&Cgroup>) -> Result<Self> {
         let program = std::env::current_exe().context("path of the running program")?;
         let mut command = Command::new(program);
-        command.args(["ends", "--cpu", &cpu.to_string()]);
+        let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
+        command.args(["ends", "--cpus", &cpus.join(",")]);
         if let Some(cgroup) = cgroup {
             command.cgroup(cgroup)?;
         }
@@ -146,6 +166,38 @@ impl Ends {
         }
     }
 
+    /// Sends SYNs from forged addresses.
+    pub fn flood(&mut self, flood: Flood) -> Result<Flooded> {
+        match self.ask(&Request::Flood(flood))? {
+            Reply::Flooded(flooded) => Ok(flooded),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Opens connections at a steady rate.
+    pub fn open(&mut self, open: Open) -> Result<Newcomers> {
+        match self.ask(&Request::Open(open))? {
+            Reply::Opened(newcomers) => Ok(newcomers),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Opens connections and keeps them, instead of those that it has kept so far.
+    pub fn hold(&mut self, hold: Hold) -> Result<()> {
+        match self.ask(&Request::Hold(hold))? {
+            Reply::Done => Ok(()),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
+    /// Sends a request on each of the connections that it keeps.
+    pub fn ask_held(&mut self) -> Result<Asked> {
+        match self.ask(&Request::AskHeld)? {
+            Reply::Asked(asked) => Ok(asked),
+            other => bail!("unexpected reply {other:?}"),
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> Result<Reply> {
         self.0.say(request)?;
         match self.0.hear()? {
@@ -156,17 +208,30 @@ impl Ends {
 }
 
 /// The process itself: does what standard input says until that ends.
-pub fn work(cpu: usize) -> Result<()> {
-    cpus::restrict(&[cpu])?;
-    lines::carry_out(|line| carry_out(line).unwrap_or_else(|error| Reply::Failed(format!("{error:#}"))))
+pub fn work(cpus: &[usize]) -> Result<()> {
+    cpus::restrict(cpus)?;
+    // A descriptor for each connection.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("open many files")?;
+    let mut held = Held::default();
+    lines::carry_out(|line| {
+        carry_out(line, &mut held).unwrap_or_else(|error| Reply::Failed(format!("{error:#}")))
+    })
 }
 
-fn carry_out(line: &str) -> Result<Reply> {
+fn carry_out(line: &str, held: &mut Held) -> Result<Reply> {
     Ok(match serde_json::from_str(line)? {
         Request::Serve(request) => {
             serve::start(&request)?;
             Reply::Done
         }
         Request::Drive(request) => Reply::Driven(drive::run(&request)?),
+        Request::Flood(request) => Reply::Flooded(flood::run(&request)?),
+        Request::Open(request) => Reply::Opened(newcomers::run(&request)?),
+        Request::Hold(request) => {
+            *held = Held::open(&request)?;
+            Reply::Done
+        }
+        Request::AskHeld => Reply::Asked(held.ask()),
     })
 }

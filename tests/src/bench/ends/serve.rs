@@ -1,4 +1,5 @@
-//! The servers: one thread for each socket, one connection at a time, for there is one client.
+//! The servers: one thread for each socket, one connection at a time where there is one client, or
+//! else a thread for each connection.
 
 use std::{
     fs::File,
@@ -17,14 +18,19 @@ use crate::netns::inside;
 /// What a client that has gone away silently may hold up.
 const IDLE: Duration = Duration::from_secs(2);
 const BACKLOG: i32 = 1024;
+/// Of a thread for one connection, with room for a piece of a stream: there may be thousands.
+const STACK: usize = 128 << 10;
 
 /// Opens the sockets and leaves them to threads of their own.
 pub(super) fn start(serve: &Serve) -> Result<()> {
     let netns = File::open(&serve.netns).with_context(|| format!("open {}", serve.netns.display()))?;
     for [requests, streams, datagrams] in serve.ports {
         for (port, handle) in [(requests, echo as fn(TcpStream) -> _), (streams, swallow)] {
-            let listener = inside(&netns, || listen(port))?;
-            thread::spawn(move || accept(&listener, handle));
+            let listener = inside(&netns, || listen(port, serve.at_once))?;
+            match serve.at_once {
+                true => thread::spawn(move || accept_at_once(&listener, handle)),
+                false => thread::spawn(move || accept(&listener, handle)),
+            };
         }
         for address in &serve.addresses {
             let to = (*address, datagrams);
@@ -35,10 +41,10 @@ pub(super) fn start(serve: &Serve) -> Result<()> {
     Ok(())
 }
 
-fn listen(port: u16) -> Result<TcpListener> {
+fn listen(port: u16, at_once: bool) -> Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // Connections have it from their listener.
-    socket.set_read_timeout(Some(IDLE))?;
+    // Connections have it from their listener. One that holds up no other may rest.
+    socket.set_read_timeout((!at_once).then_some(IDLE))?;
     socket.bind(&SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into())?;
     socket.listen(BACKLOG).with_context(|| format!("listen on port {port}"))?;
     Ok(socket.into())
@@ -50,6 +56,17 @@ fn accept(listener: &TcpListener, handle: fn(TcpStream) -> std::io::Result<()>) 
         if let Ok((stream, _)) = listener.accept() {
             // The client counts what goes wrong.
             let _ = handle(stream);
+        }
+    }
+}
+
+/// Leaves each connection to a thread of its own.
+fn accept_at_once(listener: &TcpListener, handle: fn(TcpStream) -> std::io::Result<()>) {
+    loop {
+        if let Ok((stream, _)) = listener.accept() {
+            let thread = thread::Builder::new().stack_size(STACK);
+            // A connection that gets no thread is closed, which its client counts.
+            let _ = thread.spawn(move || handle(stream));
         }
     }
 }

@@ -1,46 +1,57 @@
 //! What holds under load that lasts, and does not show in the moments that [`super::traffic`] measures.
 //!
 //! [`ports`]: connections through a NodePort to a single backend, for minutes, so that each source port
-//! of the node is used again many times.
+//! of the node is used again many times. [`floods`]: SYNs from forged addresses, beside honest clients.
 
+mod floods;
 mod ports;
 mod results;
 mod table;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
 
+pub use floods::{Beside, Connections, Flood, NAMES as FLOOD_NAMES, cells as flood_cells};
 pub use results::{Load, Sample, Span, Stretch};
 pub use table::{NAMES, cells, text};
 
 use super::{
-    bounds::{Bounds, Journal, Progress},
+    bounds::{Bounds, Journal},
     contender::Contender,
-    cpus::{self, KeptOff},
-    ends::Workload,
-    field::Field,
     machine::Machine,
     populate::populated,
     target,
 };
 
+/// What can be measured.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Section {
+    /// Source ports that are used again.
+    Ports,
+    /// SYNs from forged addresses.
+    Floods,
+}
+
 /// What to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// How long one contender is under load.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    minutes: u32,
-    /// Who is measured, one after the other, each in turn with a `direct` beside it.
+    /// What is measured.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Section::Ports, Section::Floods])]
+    sections: Vec<Section>,
+    /// Who is measured, one after the other.
     #[arg(long, value_delimiter = ',', value_enum)]
     #[arg(default_values_t = [Contender::Direct, Contender::ShuntAll, Contender::ShuntXdp, Contender::Nftables])]
     contenders: Vec<Contender>,
-    /// Kinds of requests: `tcp-connect`, `udp-flow`.
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Workload::TcpConnect])]
-    workloads: Vec<Workload>,
+    #[command(flatten)]
+    ports: ports::Options,
+    #[command(flatten)]
+    floods: floods::Options,
     /// Number of other Services, each with 10 endpoints.
     #[arg(long, default_value_t = 10)]
     services: u32,
@@ -60,24 +71,26 @@ impl Options {
         format!("{:?}", Self { bounds: Bounds::default(), ..self.clone() })
     }
 
-    /// Who is not finished.
-    fn due(&self, journal: &Journal) -> Vec<Contender> {
-        let is_due = |contender: &Contender| {
-            self.workloads.iter().any(|workload| !journal.has(&part(*contender, *workload)))
-        };
-        self.contenders.iter().copied().filter(is_due).collect()
-    }
-
     fn ensure_sensible(&self) -> Result<()> {
         for contender in &self.contenders {
             let name = contender.name();
             ensure!(ports::PATH.concerns(*contender), "--contenders {name}: does nothing of its own here");
         }
-        for workload in &self.workloads {
-            let name = workload.name();
-            ensure!(ports::WORKLOADS.contains(workload), "--workloads {name}: takes no source ports");
-        }
-        Ok(())
+        self.ports.ensure_sensible()?;
+        self.floods.ensure_sensible()
+    }
+}
+
+/// Where results go.
+struct Book<'a> {
+    journal: &'a mut Journal,
+    results: &'a mut Load,
+    file: &'a Path,
+}
+
+impl Book<'_> {
+    fn write(&self) -> Result<()> {
+        self.results.write(self.file)
     }
 }
 
@@ -88,47 +101,47 @@ pub fn run(options: &Options) -> Result<()> {
     let mut journal = options.bounds.begin("load", &options.told(), &[options.services])?;
     let mut results = Load::read(&file)?;
     results.machine = Machine::here()?;
-    measure(options, &mut journal, &mut results, &file)?;
+    results.missing.clear();
+    measure(options, &mut Book { journal: &mut journal, results: &mut results, file: &file })?;
     options.bounds.end(journal)?;
     println!("\n{}", text(&results));
     Ok(())
 }
 
-fn measure(options: &Options, journal: &mut Journal, results: &mut Load, file: &Path) -> Result<()> {
-    let control_plane = populated(options.services, journal)?;
+fn measure(options: &Options, book: &mut Book<'_>) -> Result<()> {
+    let control_plane = populated(options.services, book.journal)?;
     control_plane.write(&target::objects())?;
-    let cpu = cpus::allowed()?.into_iter().last().context("no CPU")?;
     let patience = Duration::from_secs(options.patience);
-    let build = |contenders: &[Contender]| {
-        Field::build_all(contenders, (cpu, &control_plane), (&[ports::PATH], &options.workloads), patience)
-    };
-    // Beside `direct` itself, too: the same network twice tells what the method takes for a difference.
-    let mut direct = build(&[Contender::Direct])?.0.pop().context("nothing arrives without a proxy")?;
-    let (mut fields, missing) = build(&options.due(journal))?;
-    results.missing = missing;
-    results.write(file)?;
-    let processes: Vec<u32> = fields.iter().chain([&direct]).flat_map(Field::processes).collect();
-    let kept_off = KeptOff::new(cpu, &processes)?;
-    let mut progress = Progress::new(fields.len() * options.workloads.len() * options.minutes as usize);
-    for field in &mut fields {
-        for workload in &options.workloads {
-            let part = part(field.contender(), *workload);
-            if journal.has(&part) {
-                progress.skip(options.minutes as usize);
-                continue;
-            }
-            let mut tell = |minute, span: &Span| progress.step(&format!("{part}, minute {minute}: {span}"));
-            let rivals = ports::Rivals { contender: field, direct: &mut direct };
-            results.put(rivals.measure(*workload, options.minutes, &mut tell)?);
-            results.write(file)?;
-            journal.finish(&part)?;
-        }
+    let common = (&control_plane, patience);
+    if options.sections.contains(&Section::Ports) {
+        ports::measure(&options.ports, &options.contenders, common, book)?;
     }
-    drop(kept_off);
+    if options.sections.contains(&Section::Floods) {
+        floods::measure(&options.floods, &options.contenders, common, book)?;
+    }
     Ok(())
 }
 
-/// As the journal names it.
-fn part(contender: Contender, workload: Workload) -> String {
-    format!("{} {}", contender.name(), workload.name())
+/// The reasons that came up in between, and how often.
+fn grown(before: &BTreeMap<String, u64>, mut after: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    for (reason, count) in &mut after {
+        *count -= before.get(reason).copied().unwrap_or_default().min(*count);
+    }
+    after.retain(|_, count| *count > 0);
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_dropped_meanwhile_counts() {
+        let counts = |counts: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+        };
+        let before = counts(&[("no-backend", 2), ("no-connection", 5)]);
+        let after = counts(&[("no-backend", 2), ("no-connection", 6), ("snat-ports-exhausted", 3)]);
+        assert_eq!(grown(&before, after), counts(&[("no-connection", 1), ("snat-ports-exhausted", 3)]));
+    }
 }

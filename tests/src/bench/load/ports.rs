@@ -11,40 +11,115 @@
 //! remembers of ended connections lasts for minutes. Contenders are not measured in turn, for there it would
 //! rest for most of the time and could recover.
 
-use std::collections::BTreeMap;
+use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 
-use super::results::{SAMPLES_PER_MINUTE, Sample, Span, Stretch};
+use super::{
+    Book, grown,
+    results::{SAMPLES_PER_MINUTE, Sample, Span, Stretch},
+};
 use crate::bench::{
+    bounds::{Journal, Progress},
+    contender::Contender,
+    cpus::{self, KeptOff},
     ends::{Driven, Workload},
-    field::Field,
+    field::{Field, Surroundings},
     target::Path,
 };
+use crate::control_plane::SharedControlPlane;
 
 pub(super) const PATH: Path = Path::OutsideSingle;
 /// Those that take a source port for each request.
-pub(super) const WORKLOADS: [Workload; 2] = [Workload::TcpConnect, Workload::UdpFlow];
+const WORKLOADS: [Workload; 2] = [Workload::TcpConnect, Workload::UdpFlow];
 
 /// Of a sample.
 const SECONDS: f64 = 60.0 / SAMPLES_PER_MINUTE as f64;
 /// Of `direct`, between samples.
 const INTERLUDE: f64 = 1.0;
 
+/// What to measure, and how long.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Options {
+    /// How long one contender is under load.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    minutes: u32,
+    /// Kinds of requests: `tcp-connect`, `udp-flow`.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Workload::TcpConnect])]
+    workloads: Vec<Workload>,
+}
+
+impl Options {
+    /// Who is not finished.
+    fn due(&self, contenders: &[Contender], journal: &Journal) -> Vec<Contender> {
+        let is_due = |contender: &Contender| {
+            self.workloads.iter().any(|workload| !journal.has(&part(*contender, *workload)))
+        };
+        contenders.iter().copied().filter(is_due).collect()
+    }
+
+    pub(super) fn ensure_sensible(&self) -> Result<()> {
+        for workload in &self.workloads {
+            let name = workload.name();
+            ensure!(WORKLOADS.contains(workload), "--workloads {name}: takes no source ports");
+        }
+        Ok(())
+    }
+}
+
+/// Measures who is not finished, each in turn with a `direct` beside it.
+pub(super) fn measure(
+    options: &Options,
+    contenders: &[Contender],
+    (api, patience): (&Arc<SharedControlPlane>, Duration),
+    book: &mut Book<'_>,
+) -> Result<()> {
+    let due = options.due(contenders, book.journal);
+    let cpu = cpus::allowed()?.into_iter().last().context("no CPU")?;
+    let surroundings = Surroundings { cpus: &[cpu], api, at_once: false };
+    let build = |contenders: &[Contender]| {
+        Field::build_all(contenders, surroundings, (&[PATH], &options.workloads), patience)
+    };
+    // Beside `direct` itself, too: the same network twice tells what the method takes for a difference.
+    let mut direct = build(&[Contender::Direct])?.0.pop().context("nothing arrives without a proxy")?;
+    let (mut fields, missing) = build(&due)?;
+    book.results.missing.extend(missing);
+    book.write()?;
+    let processes: Vec<u32> = fields.iter().chain([&direct]).flat_map(Field::processes).collect();
+    let kept_off = KeptOff::new(cpu, &processes)?;
+    let mut progress = Progress::new(fields.len() * options.workloads.len() * options.minutes as usize);
+    for field in &mut fields {
+        for workload in &options.workloads {
+            let part = part(field.contender(), *workload);
+            if book.journal.has(&part) {
+                progress.skip(options.minutes as usize);
+                continue;
+            }
+            let mut tell = |minute, span: &Span| progress.step(&format!("{part}, minute {minute}: {span}"));
+            let rivals = Rivals { contender: field, direct: &mut direct };
+            book.results.put(rivals.measure(*workload, options.minutes, &mut tell)?);
+            book.write()?;
+            book.journal.finish(&part)?;
+        }
+    }
+    drop(kept_off);
+    Ok(())
+}
+
+/// As the journal names it.
+fn part(contender: Contender, workload: Workload) -> String {
+    format!("{} {}", contender.name(), workload.name())
+}
+
 /// A contender, and what it is compared with.
-pub(super) struct Rivals<'a> {
-    pub(super) contender: &'a mut Field,
-    pub(super) direct: &'a mut Field,
+struct Rivals<'a> {
+    contender: &'a mut Field,
+    direct: &'a mut Field,
 }
 
 impl Rivals<'_> {
     /// Keeps the contender under load for so many minutes. `tell` gets each of them when it is over.
-    pub(super) fn measure(
-        self,
-        workload: Workload,
-        minutes: u32,
-        tell: &mut dyn FnMut(u32, &Span),
-    ) -> Result<Stretch> {
+    fn measure(self, workload: Workload, minutes: u32, tell: &mut dyn FnMut(u32, &Span)) -> Result<Stretch> {
         let Self { contender, direct } = self;
         let drops_before = contender.drops()?;
         let mut samples = Vec::new();
@@ -83,15 +158,6 @@ fn sample(driven: &Driven, neighbours: [Driven; 2]) -> Sample {
     }
 }
 
-/// The reasons that came up in between, and how often.
-fn grown(before: &BTreeMap<String, u64>, mut after: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    for (reason, count) in &mut after {
-        *count -= before.get(reason).copied().unwrap_or_default().min(*count);
-    }
-    after.retain(|_, count| *count > 0);
-    after
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,15 +181,5 @@ mod tests {
 
     fn cut_off() -> Driven {
         driven(0.0, 3, 0.1)
-    }
-
-    #[test]
-    fn only_what_was_dropped_meanwhile_counts() {
-        let counts = |counts: &[(&str, u64)]| -> BTreeMap<String, u64> {
-            counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
-        };
-        let before = counts(&[("no-backend", 2), ("no-connection", 5)]);
-        let after = counts(&[("no-backend", 2), ("no-connection", 6), ("snat-ports-exhausted", 3)]);
-        assert_eq!(grown(&before, after), counts(&[("no-connection", 1), ("snat-ports-exhausted", 3)]));
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, fs, io::ErrorKind, path::Path as File};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+use super::Flood;
 use crate::bench::{
     contender::Contender, ends::Workload, field::Missing, machine::Machine, statistics::median,
 };
@@ -18,6 +19,9 @@ pub struct Load {
     pub machine: Machine,
     /// Source ports over time: one for each contender and workload, in this order.
     pub ports: Vec<Stretch>,
+    /// Floods of SYNs: one for each path and contender, in this order.
+    #[serde(default)]
+    pub floods: Vec<Flood>,
     /// Who did not come to be measured in the last run.
     pub missing: Vec<Missing>,
 }
@@ -153,11 +157,19 @@ impl Load {
         self.ports.push(stretch);
         self.ports.sort_by_key(key);
     }
+
+    /// The same for a flood. What it is compared with is part of it.
+    pub fn put_flood(&mut self, flood: Flood) {
+        self.floods.retain(|old| !old.is(flood.path, flood.contender));
+        self.floods.push(flood);
+        self.floods.sort_by_key(|flood| (flood.path, flood.contender));
+    }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::bench::{load::floods::tests::flood, target::Path};
 
     pub(in crate::bench) fn sample(answered: u64, seconds: f64, direct_rate: Option<f64>) -> Sample {
         let (failed, cut_short) = (u64::from(seconds < 10.0) * 3, seconds < 10.0);
@@ -206,5 +218,26 @@ pub(super) mod tests {
         let found: Vec<_> =
             load.ports.iter().map(|stretch| (stretch.contender, stretch.minutes().len())).collect();
         assert_eq!(found, [(Contender::Direct, 3), (Contender::ShuntAll, 2)]);
+    }
+
+    #[test]
+    fn a_flood_takes_the_place_of_that_on_the_same_path() {
+        let mut load = Load::default();
+        for (path, contender, sent) in [
+            (Path::OutsideSingle, Contender::Direct, 1),
+            (Path::OutsideRemote, Contender::ShuntAll, 2),
+            (Path::OutsideRemote, Contender::Direct, 3),
+            (Path::OutsideSingle, Contender::Direct, 4),
+        ] {
+            load.put_flood(Flood { sent, ..flood(path, contender) });
+        }
+        assert_eq!(load.floods.iter().map(|flood| flood.sent).collect::<Vec<_>>(), [3, 2, 4]);
+    }
+
+    #[test]
+    fn results_from_before_there_were_floods_are_read() {
+        let mut json = serde_json::to_value(Load::default()).expect("JSON");
+        json.as_object_mut().map(|load| load.remove("floods"));
+        assert!(serde_json::from_value::<Load>(json).is_ok_and(|load| load.floods.is_empty()));
     }
 }

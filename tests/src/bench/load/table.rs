@@ -1,6 +1,11 @@
 //! Results in short: a row for each contender.
 
-use super::results::{Load, Span, Stretch};
+use std::collections::BTreeMap;
+
+use super::{
+    FLOOD_NAMES, flood_cells,
+    results::{Load, Span, Stretch},
+};
 
 /// Heads of the columns.
 pub const NAMES: [&str; 10] = [
@@ -35,12 +40,13 @@ pub fn cells(stretch: &Stretch) -> [String; 10] {
         ratio(Some(&whole)),
         whole.answered.to_string(),
         format!("{}{cut_short}", whole.failed),
-        dropped(stretch),
+        dropped(stretch.drops.as_ref()),
     ]
 }
 
-fn dropped(stretch: &Stretch) -> String {
-    match &stretch.drops {
+/// Reasons and how often each.
+pub(super) fn dropped(drops: Option<&BTreeMap<String, u64>>) -> String {
+    match drops {
         None => "–".into(),
         Some(drops) if drops.is_empty() => "0".into(),
         Some(drops) => {
@@ -50,22 +56,28 @@ fn dropped(stretch: &Stretch) -> String {
     }
 }
 
-/// The table for a terminal.
+/// The tables for a terminal.
 pub fn text(load: &Load) -> String {
-    let mut rows = vec![NAMES.map(String::from)];
-    rows.extend(load.ports.iter().map(cells));
-    let widths: Vec<usize> = (0..NAMES.len())
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
-        .collect();
-    let line = |row: &[String; 10]| {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        cells.join("  ").trim_end().to_owned() + "\n"
-    };
-    let mut text: String = rows.iter().map(line).collect();
+    let tables =
+        [table(NAMES, load.ports.iter().map(cells)), table(FLOOD_NAMES, load.floods.iter().map(flood_cells))];
+    let tables = tables.into_iter().flatten().collect::<Vec<_>>();
+    let mut text = tables.join("\n");
     for missing in &load.missing {
         text += &format!("{}: not measured: {}\n", missing.contender.name(), missing.why);
     }
     text
+}
+
+/// None without rows.
+fn table<const N: usize>(names: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Option<String> {
+    let rows: Vec<_> = [names.map(String::from)].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    (rows.len() > 1).then(|| rows.iter().map(line).collect())
 }
 
 #[cfg(test)]

@@ -1,24 +1,51 @@
 //! The page of load.
 
+use std::collections::BTreeSet;
+
 use super::{head, row};
-use crate::bench::load::{self, Load, Span, Stretch};
+use crate::bench::load::{self, Flood, Load, Span, Stretch};
 
 /// All tables.
 pub(super) fn page(load: &Load) -> String {
-    let mut text = format!(
-        "# Load\n\n{}\n\nHow it was measured: [method](method.md#load).\n\n## Source ports\n\n\
-         Requests through a NodePort to one backend on another node, one after the other for minutes, over \
-         those of `direct` in the same time.\n\n",
-        load.machine.describe()
-    );
-    text += &head(&load::NAMES.map(String::from));
-    text.extend(load.ports.iter().map(|stretch| row(load::cells(stretch))));
+    let mut text =
+        format!("# Load\n\n{}\n\nHow it was measured: [method](method.md#load).\n", load.machine.describe());
+    if !load.ports.is_empty() {
+        text += &ports(&load.ports);
+    }
+    if !load.floods.is_empty() {
+        text += &floods(&load.floods);
+    }
     for missing in &load.missing {
         text += &format!("\nNot measured: {}, for {}.\n", missing.contender.name(), missing.why);
     }
+    text
+}
+
+fn ports(stretches: &[Stretch]) -> String {
+    let mut text = "\n## Source ports\n\n\
+                    Requests through a NodePort to one backend on another node, one after the other for minutes, over \
+                    those of `direct` in the same time.\n\n"
+        .to_owned();
+    text += &head(&load::NAMES.map(String::from));
+    text.extend(stretches.iter().map(|stretch| row(load::cells(stretch))));
     text += "\nBy minute: requests per second / over those of `direct` / median and 99th percentile of the time \
              to connect in µs, for `udp-flow` of the request.\n\n";
-    text + &minutes(&load.ports)
+    text + &minutes(stretches)
+}
+
+fn floods(floods: &[Flood]) -> String {
+    let seconds: BTreeSet<_> = floods.iter().map(|flood| format!("{:.0}", flood.seconds)).collect();
+    let seconds: Vec<_> = seconds.into_iter().collect();
+    let mut text = format!(
+        "\n## Floods\n\n\
+         SYNs from forged addresses for {} s through a NodePort to ten backends on another node (`outside-remote`) and to \
+         one (`outside-single`), beside established connections and new ones of honest clients. What the columns \
+         mean: [method](method.md#floods).\n\n",
+        seconds.join(" or ")
+    );
+    text += &head(&load::FLOOD_NAMES.map(String::from));
+    text.extend(floods.iter().map(|flood| row(load::flood_cells(flood))));
+    text
 }
 
 /// A row for each minute, a column for each contender.

@@ -48,8 +48,8 @@ pub(super) fn page(traffic: Option<&Traffic>, changes: bool, load: bool) -> Stri
             "- [Changes](control.md): how long it takes until a change is in force, and what that costs.\n";
     }
     if load {
-        text +=
-            "- [Load](load.md): connections for minutes to one backend, and the source ports they take.\n";
+        text += "- [Load](load.md): connections for minutes to one backend, and the source ports they take; \
+                 floods of SYNs.\n";
     }
     let Some(traffic) = traffic else { return text };
     let services: Vec<String> = traffic.runs.iter().map(|run| grouped(run.services)).collect();

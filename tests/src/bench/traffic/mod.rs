@@ -19,7 +19,7 @@ use super::{
     contender::Contender,
     cpus::{self, KeptOff},
     ends::Workload,
-    field::Field,
+    field::{Field, Surroundings},
     machine::Machine,
     populate::populated,
     target::{self, Path},
@@ -123,8 +123,8 @@ fn measure(
         (chosen(&options.paths, &Path::USUAL), chosen(&options.workloads, Workload::value_variants()));
     println!("{services} Services:");
     let patience = Duration::from_secs(options.patience);
-    let (mut fields, missing) =
-        Field::build_all(&contenders, (cpu, &control_plane), (&paths, &workloads), patience)?;
+    let surroundings = Surroundings { cpus: &[cpu], api: &control_plane, at_once: false };
+    let (mut fields, missing) = Field::build_all(&contenders, surroundings, (&paths, &workloads), patience)?;
     let ends: Vec<u32> = fields.iter().flat_map(Field::processes).collect();
     let kept_off = KeptOff::new(cpu, &ends)?;
     let mut samples = Samples::default();
