@@ -83,7 +83,7 @@ fn set_of(cpus: &[usize]) -> Result<CpuSet> {
 }
 
 /// A process and its descendants without those exempt.
-fn family(root: u32, exempt: &BTreeSet<u32>) -> Result<Vec<u32>> {
+pub(super) fn family(root: u32, exempt: &BTreeSet<u32>) -> Result<Vec<u32>> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").context("list /proc")?.flatten() {
         let Ok(process) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };

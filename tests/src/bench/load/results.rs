@@ -19,7 +19,7 @@ pub struct Load {
     pub machine: Machine,
     /// Source ports over time: one for each contender and workload, in this order.
     pub ports: Vec<Stretch>,
-    /// Floods of SYNs: one for each path and contender, in this order.
+    /// Floods of SYNs: one for each path, rate and contender, in this order.
     #[serde(default)]
     pub floods: Vec<Flood>,
     /// Who did not come to be measured in the last run.
@@ -160,9 +160,9 @@ impl Load {
 
     /// The same for a flood. What it is compared with is part of it.
     pub fn put_flood(&mut self, flood: Flood) {
-        self.floods.retain(|old| !old.is(flood.path, flood.contender));
+        self.floods.retain(|old| old.key() != flood.key());
         self.floods.push(flood);
-        self.floods.sort_by_key(|flood| (flood.path, flood.contender));
+        self.floods.sort_by_key(Flood::key);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Floods of SYNs from forged addresses: what becomes of connections that are established, and of those that
 //! honest clients open meanwhile.
 //!
-//! One contender after the other, alone on the machine with the network it is measured in. A flood takes all
+//! One contender after the other, alone on the machine with a new network for each flood. A flood takes all
 //! CPUs it can get, so that neither other networks nor the contender's own `direct` could be measured
 //! beside it: what is compared is `direct` of the same run.
 
@@ -44,9 +44,10 @@ pub(super) struct Options {
     /// How long a flood lasts.
     #[arg(long = "flood-seconds", default_value_t = 60, value_parser = clap::value_parser!(u32).range(8..))]
     seconds: u32,
-    /// SYNs per second that are wished; a slow machine sends fewer.
-    #[arg(long = "flood-rate", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
-    rate: u64,
+    /// SYNs per second that are wished, one flood for each; a slow machine sends fewer.
+    #[arg(long = "flood-rate", value_delimiter = ',', default_values_t = [50_000, 200_000])]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    rates: Vec<u64>,
     /// Connections that are established before a flood.
     #[arg(long, default_value_t = 1_000)]
     established: usize,
@@ -56,6 +57,11 @@ pub(super) struct Options {
 }
 
 impl Options {
+    /// Paths and rates.
+    fn kinds(&self) -> impl Iterator<Item = (Path, u64)> {
+        self.paths.iter().flat_map(|path| self.rates.iter().map(|rate| (*path, *rate)))
+    }
+
     pub(super) fn ensure_sensible(&self) -> Result<()> {
         for path in &self.paths {
             ensure!(PATHS.contains(path), "--flood-paths {}: is not masqueraded", path.name());
@@ -76,29 +82,26 @@ pub(super) fn measure(
     contenders.sort_by_key(|contender| *contender != Contender::Direct);
     let cpus = cpus::allowed()?;
     let surroundings = Surroundings { cpus: &cpus, api, at_once: true };
-    let mut progress = Progress::new(contenders.len() * options.paths.len());
+    let floods = options.kinds().count();
+    let mut progress = Progress::new(contenders.len() * floods);
     for contender in contenders {
         if book.journal.has(&part(contender)) {
-            progress.skip(options.paths.len());
+            progress.skip(floods);
             continue;
         }
-        let (mut field, missing) = Field::build_all(
-            &[contender],
-            surroundings,
-            (&options.paths, &[Workload::TcpConnect]),
-            patience,
-        )?;
-        book.results.missing.extend(missing);
-        let Some(field) = field.pop() else {
-            progress.skip(options.paths.len());
-            continue;
-        };
-        network::prepare(&field)?;
-        for path in &options.paths {
-            let flood = Siege::new(&field, *path, &cpus)?.measure(options)?;
-            let part = format!("{} by {}", part(contender), path.name());
-            let flood = Flood { beside: beside(book, *path), ..flood };
-            progress.step(&format!("{part}: {flood}"));
+        for (path, rate) in options.kinds() {
+            let requests = (&[path][..], &[Workload::TcpConnect][..]);
+            // What the last flood has left in tables would be part of the next one.
+            let (mut field, missing) = Field::build_all(&[contender], surroundings, requests, patience)?;
+            book.results.missing.extend(missing);
+            let Some(field) = field.pop() else {
+                progress.skip(1);
+                continue;
+            };
+            network::prepare(&field)?;
+            let flood = Siege::new(&field, path, &cpus)?.measure(rate, options)?;
+            let flood = Flood { beside: beside(book, path, rate), ..flood };
+            progress.step(&format!("{} by {}: {flood}", part(contender), path.name()));
             book.results.put_flood(flood);
             book.write()?;
         }
@@ -107,9 +110,10 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// What `direct` of this run has to say about the path.
-fn beside(book: &Book<'_>, path: Path) -> Option<Beside> {
-    let direct = book.results.floods.iter().find(|flood| flood.is(path, Contender::Direct))?;
+/// What `direct` of this run has to say about the same.
+fn beside(book: &Book<'_>, path: Path, rate: u64) -> Option<Beside> {
+    let key = (path, rate, Contender::Direct);
+    let direct = book.results.floods.iter().find(|flood| flood.key() == key)?;
     book.journal.has(&part(Contender::Direct)).then(|| Beside::of(direct))
 }
 

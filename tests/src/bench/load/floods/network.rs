@@ -6,7 +6,11 @@ use std::{fs, net::Ipv4Addr, path::Path};
 use anyhow::{Context as _, Result};
 
 use crate::{
-    bench::{contender::Contender, field::Field, proc::counter},
+    bench::{
+        contender::Contender,
+        field::Field,
+        proc::{counter, not_sent},
+    },
     netns::Namespace,
 };
 
@@ -40,12 +44,36 @@ fn leave_wire_alone(lan: &Namespace) -> Result<()> {
     if exists { lan.sysctl(&[(setting, "0")]) } else { Ok(()) }
 }
 
-/// TCP segments that have arrived at the backends so far.
-pub(super) fn arrived(field: &Field) -> Result<u64> {
-    field.cluster().nodes[1].pods[0].netns.run(|| {
+/// What has become of packets so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// TCP segments that have arrived at the backends.
+    pub(super) arrived: u64,
+    /// Packets that were dropped at the links on the way, for the other end had no room for them.
+    pub(super) no_room: u64,
+}
+
+impl Counted {
+    pub(super) fn now(field: &Field) -> Result<Self> {
+        let cluster = field.cluster();
+        let pod = &cluster.nodes[1].pods[0].netns;
+        let nodes = cluster.nodes.iter().map(|node| &node.host.netns);
+        let links = [cluster.far_end(0).0, &cluster.client.netns, pod].into_iter().chain(nodes);
+        let no_room = links.map(|netns| read(netns, "dev").map(|dev| not_sent(&dev))).sum::<Result<u64>>()?;
+        let arrived = counter(&read(pod, "snmp")?, "Tcp", "InSegs").context("segments are not counted")?;
+        Ok(Self { arrived, no_room })
+    }
+
+    pub(super) fn since(self, before: Self) -> Self {
+        Self { arrived: self.arrived - before.arrived, no_room: self.no_room - before.no_room }
+    }
+}
+
+/// A file of `/proc/net`, in a namespace.
+fn read(netns: &Namespace, name: &str) -> Result<String> {
+    netns.run(|| {
         // Not of the process: only this thread is in the namespace.
-        let path = "/proc/thread-self/net/snmp";
-        let text = fs::read_to_string(path).with_context(|| format!("read {path}"))?;
-        counter(&text, "Tcp", "InSegs").with_context(|| format!("{path} does not count segments"))
+        let path = format!("/proc/thread-self/net/{name}");
+        fs::read_to_string(&path).with_context(|| format!("read {path}"))
     })
 }

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::{contender::Contender, ends::Newcomers, target::Path};
 
+/// CPUs that others have on a quiet machine at most.
+const OTHERS: f64 = 0.1;
+
 /// A contender in a flood.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Flood {
@@ -13,12 +16,16 @@ pub struct Flood {
     pub path: Path,
     /// Who.
     pub contender: Contender,
+    /// SYNs per second that were wished.
+    pub wished: u64,
     /// How long SYNs were sent.
     pub seconds: f64,
     /// SYNs that were sent.
     pub sent: u64,
     /// Segments at the backends meanwhile, without those that come at all times.
     pub arrived: u64,
+    /// Packets that were dropped at the links on the way, for the other end had no room for them.
+    pub no_room: u64,
     /// Connections that were established before.
     pub established: u64,
     /// Those of them that did not answer at the end of the flood.
@@ -31,6 +38,8 @@ pub struct Flood {
     pub meanwhile: Newcomers,
     /// Processor time for each SYN in µs: sender, all hosts and backends.
     pub cpu_micros: f64,
+    /// CPUs that others of the machine had meanwhile.
+    pub others: f64,
     /// `direct` in the same run.
     pub beside: Option<Beside>,
     /// What the contender keeps of connections before.
@@ -69,9 +78,9 @@ impl Beside {
 }
 
 impl Flood {
-    /// Whether it is this contender's on this path.
-    pub fn is(&self, path: Path, contender: Contender) -> bool {
-        (self.path, self.contender) == (path, contender)
+    /// What tells it from others, in their order.
+    pub fn key(&self) -> (Path, u64, Contender) {
+        (self.path, self.wished, self.contender)
     }
 
     /// SYNs sent per second.
@@ -92,14 +101,15 @@ impl Flood {
 
 impl fmt::Display for Flood {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { broken, established, meanwhile, cpu_micros, .. } = self;
+        let Self { broken, established, meanwhile, cpu_micros, others, .. } = self;
         write!(
             f,
             "{:.0} SYNs/s, {broken} of {established} broken, {} of {} new failed, {cpu_micros:.2} us per SYN",
             self.rate(),
             meanwhile.failed,
             meanwhile.tried
-        )
+        )?;
+        if *others >= OTHERS { write!(f, ", others had {others:.2} CPUs") } else { Ok(()) }
     }
 }
 
@@ -112,9 +122,11 @@ pub(in crate::bench) mod tests {
         Flood {
             path,
             contender,
+            wished: 200_000,
             seconds: 60.0,
             sent: 12_000_000,
             arrived: 11_000_000,
+            no_room: 600_000,
             established: 1_000,
             broken_meanwhile: 1,
             broken: 2,
@@ -127,6 +139,7 @@ pub(in crate::bench) mod tests {
                 p99_micros: 9_000.0,
             },
             cpu_micros: 6.0,
+            others: 0.0,
             beside: Some(Beside { cpu_micros: 4.0, failed_share: 0.01 }),
             at_rest: Some(Connections { count: 4_000, most: 262_144, mib: Some(12.0) }),
             connections: Some(Connections { count: 140_000, most: 262_144, mib: Some(31.5) }),

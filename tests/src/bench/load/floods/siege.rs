@@ -10,7 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Options, network, readings, results::Flood};
+use super::{
+    Options,
+    network::{self, Counted},
+    readings,
+    results::Flood,
+};
 use crate::bench::{
     contender::Contender,
     ends::{self, Ends, Flooded, Hold, Newcomers, Open, Workload},
@@ -26,8 +31,6 @@ const NEWCOMERS: u32 = 50;
 const CALM: Duration = Duration::from_secs(5);
 /// Before a flood ends, established connections are asked, which may take five seconds.
 const LAST: Duration = Duration::from_secs(6);
-/// With more of the CPUs in use by others, which changes all the time, the CPU time of a flood tells little.
-const MOST_AT_REST: f64 = 0.1;
 /// Between a flood and what comes after it.
 const REST: Duration = Duration::from_secs(3);
 const SEED: u64 = 0x5348_554e_5421;
@@ -46,11 +49,12 @@ pub(super) struct Siege<'a> {
 struct Span {
     newcomers: Newcomers,
     flooded: Flooded,
-    /// Processor time of the machine.
+    /// Processor time of the machine, without that of others.
     busy: Duration,
+    /// Processor time of others.
+    others: Duration,
     seconds: f64,
-    /// Segments at the backends.
-    arrived: u64,
+    counted: Counted,
 }
 
 impl<'a> Siege<'a> {
@@ -59,19 +63,16 @@ impl<'a> Siege<'a> {
         Ok(Self { field, path, cpus, flooder: start()?, newcomers: start()?, established: start()? })
     }
 
-    pub(super) fn measure(mut self, options: &Options) -> Result<Flood> {
+    /// With so many SYNs per second, if they can be sent.
+    pub(super) fn measure(mut self, rate: u64, options: &Options) -> Result<Flood> {
         let (netns, to) = (self.netns(), self.to());
         self.established.hold(Hold { netns, to, count: options.established })?;
         let asked = self.established.ask_held()?;
         ensure!(asked.broken == 0, "{} connections do not answer before the flood", asked.broken);
         let (at_rest, drops) = (readings::connections(self.field)?, self.field.drops()?);
         let calm = self.span(CALM, None)?;
-        let share = calm.busy.as_secs_f64() / calm.seconds / self.cpus.len() as f64;
-        if share > MOST_AT_REST {
-            println!("CPUs are {:.0} % busy before the flood: others use the machine", share * 100.0);
-        }
         let mut last = None;
-        let span = self.span(Duration::from_secs(options.seconds.into()), Some((options.rate, &mut last)))?;
+        let span = self.span(Duration::from_secs(options.seconds.into()), Some((rate, &mut last)))?;
         let connections = readings::connections(self.field)?;
         let dropped = self.field.drops()?.map(|after| grown(&drops.unwrap_or_default(), after));
         thread::sleep(REST);
@@ -79,15 +80,22 @@ impl<'a> Siege<'a> {
         let flood = Flood {
             path: self.path,
             contender: self.field.contender(),
+            wished: rate,
             seconds: span.flooded.nanoseconds as f64 / 1e9,
             sent: span.flooded.sent,
-            arrived: beyond(span.arrived as f64, calm.arrived as f64, span.seconds / calm.seconds) as u64,
+            arrived: beyond(
+                span.counted.arrived as f64,
+                calm.counted.arrived as f64,
+                span.seconds / calm.seconds,
+            ) as u64,
+            no_room: span.counted.no_room,
             established: asked.answered,
             broken_meanwhile: last.context("a flood without an end")?,
             broken: after.broken,
             before: calm.newcomers,
             meanwhile: span.newcomers,
             cpu_micros: cpu_micros(&calm, &span),
+            others: span.others.as_secs_f64() / span.seconds,
             beside: None,
             at_rest,
             connections,
@@ -105,7 +113,8 @@ impl<'a> Siege<'a> {
         let (rate, broken) = flood.unzip();
         let flood = rate.map(|rate| self.flood(rate, nanoseconds)).transpose()?;
         let Self { field, flooder, newcomers, established, .. } = self;
-        let (begin, busy, arrived) = (Instant::now(), proc::busy()?, network::arrived(field)?);
+        let (begin, busy, others) = (Instant::now(), proc::busy()?, proc::others()?);
+        let counted = Counted::now(field)?;
         thread::scope(|scope| {
             let newcomers = scope.spawn(|| newcomers.open(open));
             let flooded = scope.spawn(|| flood.map(|flood| flooder.flood(flood)).transpose());
@@ -115,9 +124,10 @@ impl<'a> Siege<'a> {
             }
             let flooded = joined(flooded)?.unwrap_or_default();
             thread::sleep(length.saturating_sub(begin.elapsed()));
-            let (seconds, busy) = (begin.elapsed().as_secs_f64(), proc::busy()?.saturating_sub(busy));
-            let arrived = network::arrived(field)?.saturating_sub(arrived);
-            Ok(Span { newcomers: joined(newcomers)?, flooded, busy, seconds, arrived })
+            let (seconds, others) = (begin.elapsed().as_secs_f64(), proc::others()?.saturating_sub(others));
+            let busy = proc::busy()?.saturating_sub(busy).saturating_sub(others);
+            let counted = Counted::now(field)?.since(counted);
+            Ok(Span { newcomers: joined(newcomers)?, flooded, busy, others, seconds, counted })
         })
     }
 
@@ -186,7 +196,8 @@ mod tests {
             flooded: Flooded { sent, ..Flooded::default() },
             busy: Duration::from_secs_f64(busy),
             seconds,
-            arrived: 0,
+            others: Duration::ZERO,
+            counted: Counted::default(),
         };
         let (calm, flood) = (span(0.5, 5.0, 0), span(14.0, 60.0, 1_000_000));
         assert!((cpu_micros(&calm, &flood) - 8.0).abs() < 1e-9);

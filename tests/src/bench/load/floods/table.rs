@@ -1,14 +1,16 @@
-//! Floods in short: a row for each path and contender.
+//! Floods in short: a row for each path, rate and contender.
 
 use super::results::{Connections, Flood};
 use crate::bench::load::table::dropped;
 
 /// Heads of the columns.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 15] = [
     "path",
     "contender",
-    "SYNs/s",
+    "SYNs/s wished",
+    "sent",
     "arrived",
+    "no room",
     "established broken",
     "new failed",
     "beyond direct",
@@ -21,7 +23,7 @@ pub const NAMES: [&str; 13] = [
 ];
 
 /// A row.
-pub fn cells(flood: &Flood) -> [String; 13] {
+pub fn cells(flood: &Flood) -> [String; 15] {
     let Flood { before, meanwhile, established, broken, .. } = flood;
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let share = |part: u64, of: u64| percent(part as f64 / of.max(1) as f64);
@@ -29,8 +31,10 @@ pub fn cells(flood: &Flood) -> [String; 13] {
     [
         flood.path.name(),
         flood.contender.name(),
+        flood.wished.to_string(),
         format!("{:.0}", flood.rate()),
         share(flood.arrived, flood.sent),
+        share(flood.no_room, flood.sent),
         format!("{broken} of {established}"),
         format!("{} of {}", meanwhile.failed, meanwhile.tried),
         flood.failed_beyond().map_or("–".into(), percent),
@@ -59,11 +63,12 @@ mod tests {
     fn a_flood_in_a_line() {
         let mut flood = flood(Path::OutsideRemote, Contender::ShuntAll);
         let cells = cells(&flood);
-        assert_eq!(cells[2..8], ["200000", "91.67 %", "2 of 1000", "90 of 3000", "2.00 %", "1.00 %"]);
-        assert_eq!(cells[8..11], ["90 and 400", "2000 and 9000", "6.00 (1.50)"]);
-        assert_eq!(cells[11..], ["140000 of 262144, 12 → 32 MiB", "7 snat-ports-exhausted"]);
+        assert_eq!(cells[2..6], ["200000", "200000", "91.67 %", "5.00 %"]);
+        assert_eq!(cells[6..10], ["2 of 1000", "90 of 3000", "2.00 %", "1.00 %"]);
+        assert_eq!(cells[10..13], ["90 and 400", "2000 and 9000", "6.00 (1.50)"]);
+        assert_eq!(cells[13..], ["140000 of 262144, 12 → 32 MiB", "7 snat-ports-exhausted"]);
         flood = Flood { connections: None, beside: None, drops: None, ..flood };
         let cells = super::cells(&flood);
-        assert_eq!([&cells[6], &cells[10], &cells[11], &cells[12]], ["–", "6.00", "–", "–"]);
+        assert_eq!([&cells[8], &cells[12], &cells[13], &cells[14]], ["–", "6.00", "–", "–"]);
     }
 }
