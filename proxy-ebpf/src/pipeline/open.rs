@@ -182,7 +182,7 @@ fn connect_from_host<P: Packet, A: Family>(
     row.set_target(&target);
     (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
     conntrack::first(&arrival, parsed, row);
-    create::enter_first(original, EGRESS, row).inspect_err(|_| create::leave(&target, EGRESS))?;
+    create::enter_first(original, EGRESS, row).inspect_err(|_| create::leave(&target.reversed(), INGRESS))?;
     transient::wait::<A>(original.proto);
     owner.count::<A>();
     trace::opened(&arrival, original, row, events::flags::SNAT);

@@ -4,7 +4,7 @@ use proxy_common::{
     DropReason, Tuple, flow,
     maps::{
         address_filter::flags::{CLIENT, MASQUERADED},
-        conntrack::{CtEntry, EGRESS, INGRESS, Role, Ticks, flags, opposite},
+        conntrack::{CtEntry, EGRESS, INGRESS, Role, Ticks, flags},
         counters::CounterKey,
         frontends::Frontend,
     },
@@ -94,7 +94,12 @@ pub fn create<A: Tables>(
     let row = begin(owner, &original.reversed(), Role::REV_DNAT, row_flags)?;
     claim_reply(&mut target, hash)?;
     row.set_target(&target);
-    enter_rest(arrival, parsed, row, row_flags).inspect_err(|_| leave(&target, INGRESS))?;
+    enter_rest(arrival, parsed, row, row_flags).inspect_err(|_| {
+        leave(&target.reversed(), EGRESS);
+        if snat {
+            leave(&target, EGRESS);
+        }
+    })?;
     transient::wait::<A>(original.proto);
     owner.count::<A>();
     Ok(row)
@@ -126,7 +131,7 @@ fn enter_rest<A: Tables>(
 /// Enters the row of packets that come to `hook` from the client.
 ///
 /// # Errors
-/// When there is no room; then [`leave`] is due.
+/// When there is no room; then those that were entered before [`leave`].
 #[inline(always)]
 pub fn enter_first<A: Tables>(original: &Tuple<A>, hook: u8, row: &CtEntry<A>) -> Result<(), DropReason> {
     let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
@@ -134,14 +139,12 @@ pub fn enter_first<A: Tables>(original: &Tuple<A>, hook: u8, row: &CtEntry<A>) -
     replace(key, row)
 }
 
-/// Removes the other rows of a connection whose packets would come to `hook`, and whose first row has found no
-/// room: it waits in no queue, so that nobody would remove them to make some.
+/// Removes a row of a connection whose first row has found no room: it waits in no queue, so that nobody would
+/// remove the others to make some.
 #[inline(always)]
-pub fn leave<A: Tables>(target: &Tuple<A>, hook: u8) {
+pub fn leave<A: Tables>(tuple: &Tuple<A>, hook: u8) {
     let Some(key) = maps::new_key::<A>() else { return };
-    key.set(&target.reversed(), opposite(hook));
-    maps::conntrack_remove(key);
-    key.set(target, EGRESS);
+    key.set(tuple, hook);
     maps::conntrack_remove(key);
 }
 

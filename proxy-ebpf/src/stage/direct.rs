@@ -114,7 +114,8 @@ fn by_another_port<A: Tables>(
     row.role = Role::DIRECT.0;
     conntrack::first(arrival, parsed, row);
     maps::admit_address(&parsed.tuple.src, DIRECT);
-    create::enter_first(&parsed.tuple, hook, row).inspect_err(|_| create::leave(&target, hook))?;
+    create::enter_first(&parsed.tuple, hook, row)
+        .inspect_err(|_| create::leave(&target.reversed(), opposite(hook)))?;
     transient::wait::<A>(target.proto);
     trace::masqueraded(arrival.ifindex, &parsed.tuple, &target, NOBODY);
     Ok(target)
