@@ -15,6 +15,7 @@ pub mod control_plane;
 pub mod demo;
 pub mod documents;
 pub mod hang;
+pub mod http;
 pub mod kube_proxy;
 pub mod late;
 mod lines;

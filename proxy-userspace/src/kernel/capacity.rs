@@ -75,7 +75,7 @@ impl Limit {
 
     /// The number of rows to which maps grow by themselves. Whoever configures less than the default wants
     /// small maps.
-    fn most(&self, most: u32, begin: u32) -> u32 {
+    fn grows_to(&self, most: u32, begin: u32) -> u32 {
         let multiple = begin.saturating_mul(GROWTH);
         if begin < (self.get)(&Capacities::default()) { multiple } else { multiple.max(most) }
     }
@@ -120,7 +120,7 @@ impl Capacities {
         let mut all = Self { conntrack: conntrack.max(self.conntrack), ..*self };
         for limit in LIMITS {
             if let Some(most) = limit.most {
-                (limit.set)(&mut all, limit.most(most, (limit.get)(self)));
+                (limit.set)(&mut all, limit.grows_to(most, (limit.get)(self)));
             }
         }
         all

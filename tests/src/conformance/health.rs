@@ -2,54 +2,19 @@
 //! enough to become it.
 
 use super::{case::Health, flow::primary, scene::Scene};
-use crate::late;
+use crate::{
+    http::{Response, get},
+    late,
+};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use std::{
-    collections::BTreeMap,
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
-
-/// For a connection and for an answer.
-const LIMIT: Duration = Duration::from_secs(10);
+use std::net::SocketAddr;
 
 pub(super) fn check(scene: &Scene, health: &Health) -> Result<()> {
     let address = SocketAddr::new(health.address.map_or_else(|| primary(scene), Ok)?, health.port);
     let path = health.path.as_deref().unwrap_or("/");
     let attempt = || judge(health, scene.stage.node.run(|| get(address, path))?.as_ref());
     late::soon(attempt).with_context(|| format!("http://{address}{path}"))
-}
-
-#[derive(Debug)]
-struct Response {
-    status: u16,
-    /// Names in lower case.
-    headers: BTreeMap<String, String>,
-    body: String,
-}
-
-/// Nothing when the connection is refused.
-fn get(address: SocketAddr, path: &str) -> Result<Option<Response>> {
-    let mut stream = match TcpStream::connect_timeout(&address, LIMIT) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        stream => stream.map_err(late::of_socket)?,
-    };
-    stream.set_read_timeout(Some(LIMIT))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).map_err(late::of_socket)?;
-    parse(&text).map(Some)
-}
-
-fn parse(text: &str) -> Result<Response> {
-    let (head, body) = text.split_once("\r\n\r\n").context("an HTTP answer")?;
-    let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)).context("a status line")?;
-    let headers = lines.filter_map(|line| line.split_once(':'));
-    let headers = headers.map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()));
-    Ok(Response { status: status.parse()?, headers: headers.collect(), body: body.to_owned() })
 }
 
 /// What is shown follows what the agent knows, so other values may only be late. Whether the port is
@@ -94,6 +59,7 @@ fn includes(body: &Value, wanted: &Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::parse;
     use serde_json::json;
 
     fn check(health: Value, text: &str) -> Result<()> {

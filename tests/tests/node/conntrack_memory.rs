@@ -6,8 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use prometheus_parse::Value as Number;
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::{
     agent::{Agent, SocketLb},
@@ -16,7 +15,7 @@ use tests::{
 };
 
 use crate::{
-    metrics::scrape,
+    metrics::gauge,
     world::{LINE, answer, configured, soon},
 };
 
@@ -29,19 +28,15 @@ const LIMIT: f64 = 900_000.0;
 /// More connections than that are not to be needed.
 const MOST: usize = 2_000;
 
-/// A gauge of the agent, of IPv4 where there are two.
-fn gauge(node: &Node, metric: &str, map: Option<&str>) -> Result<f64> {
-    let (text, scrape) = scrape(node, "/metrics")?;
-    let found = scrape.samples.iter().find(|sample| {
-        let family = sample.labels.get("ip_family");
-        sample.metric == metric
-            && sample.labels.get("map") == map
-            && family.is_none_or(|family| family == "IPv4")
-    });
-    match found.map(|sample| &sample.value) {
-        Some(Number::Gauge(value)) => Ok(*value),
-        _ => bail!(late!("no {metric} of {map:?} in\n{text}")),
-    }
+/// Rows of the IPv4 table by this gauge.
+fn rows(node: &Node, metric: &str) -> Result<f64> {
+    gauge(node, metric, &[("map", "conntrack"), ("ip_family", "IPv4")])
+}
+
+/// Bytes that the tables of both families take.
+fn memory(node: &Node) -> Result<f64> {
+    let of = |family| gauge(node, "shunt_conntrack_memory_bytes", &[("ip_family", family)]);
+    Ok(of("IPv4")? + of("IPv6")?)
 }
 
 fn connect(cluster: &Cluster) -> Result<Option<TcpStream>> {
@@ -67,8 +62,8 @@ fn connections_take_no_more_memory_than_they_may() -> Result<()> {
     shunt["maps"]["conntrackMemory"] = json!(LIMIT.to_string());
     let cluster = configured(&shunt)?;
     let node = &cluster.nodes[1];
-    ensure!(soon(|| gauge(node, "shunt_map_capacity", Some("conntrack")))? == f64::from(BEGIN));
-    ensure!(gauge(node, "shunt_conntrack_memory_limit_bytes", None)? == LIMIT);
+    ensure!(soon(|| rows(node, "shunt_map_capacity"))? == f64::from(BEGIN));
+    ensure!(gauge(node, "shunt_conntrack_memory_limit_bytes", &[])? == LIMIT);
     let mut open = Vec::new();
     let more = |open: &mut Vec<TcpStream>| -> Result<bool> {
         ensure!(open.len() < MOST, "{MOST} connections, and none was refused");
@@ -82,16 +77,16 @@ fn connections_take_no_more_memory_than_they_may() -> Result<()> {
         ensure!(more(&mut open)?, "connection {} has no answer", open.len());
     }
     let most = soon(|| {
-        let rows = gauge(node, "shunt_map_capacity", Some("conntrack"))?;
+        let rows = rows(node, "shunt_map_capacity")?;
         ensure!(rows > f64::from(BEGIN), late!("room for {rows} rows still"));
         Ok(rows)
     })?;
     ensure!(most < 2.0 * f64::from(BEGIN), "room for {most} rows takes more than {LIMIT} bytes");
     while more(&mut open)? {}
     soon(|| {
-        let rows = gauge(node, "shunt_map_rows", Some("conntrack"))?;
+        let rows = rows(node, "shunt_map_rows")?;
         ensure!(rows > 0.9 * most && rows <= most, late!("{rows} rows of {most}"));
-        let memory = gauge(node, "shunt_conntrack_memory_bytes", None)?;
+        let memory = memory(node)?;
         ensure!(memory > 0.0 && memory <= LIMIT, "{memory} bytes for {rows} rows");
         let told = node.agent.lines().iter().any(|line| line.field("reason") == "ConntrackFull");
         ensure!(told, late!("nothing in the log"));

@@ -2,12 +2,11 @@
 
 use crate::{
     calls::{DATAGRAMS, call, change_web, client, maps, sticky},
-    metrics::scrape,
+    metrics::gauge,
     world::{LINE, answer, configured, soon},
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use aya::maps::loaded_maps;
-use prometheus_parse::Value as Number;
 use proxy_common::{Ip4, Ip6};
 use proxy_userspace::kernel::KernelAddr;
 use serde_json::Value;
@@ -105,16 +104,8 @@ fn what_exists_at_the_start_finds_room_at_once() -> Result<()> {
 
 /// Rows that there is room for in a map of a family.
 fn capacity(node: &Node, map: &str, family: &str) -> Result<usize> {
-    let (text, scrape) = scrape(node, "/metrics")?;
-    let found = scrape.samples.iter().find(|sample| {
-        sample.metric == "shunt_map_capacity"
-            && sample.labels.get("map") == Some(map)
-            && sample.labels.get("ip_family") == Some(family)
-    });
-    match found.map(|sample| &sample.value) {
-        Some(Number::Gauge(rows)) => Ok(*rows as usize),
-        _ => bail!(late!("no capacity of {map} {family} in\n{text}")),
-    }
+    let labels = [("map", map), ("ip_family", family)];
+    gauge(node, "shunt_map_capacity", &labels).map(|rows| rows as usize)
 }
 
 /// The backend of each client that has been to `to`.

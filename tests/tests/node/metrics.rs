@@ -5,7 +5,7 @@ use crate::{
     world::{Open, answer, is_served, soon, two_nodes},
     xdp,
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use prometheus_parse::{Sample, Scrape, Value};
 use proxy_userspace::{
     agent::reference,
@@ -42,6 +42,18 @@ pub(crate) fn scrape(node: &Node, path: &str) -> Result<(String, Scrape)> {
     let text = get(node, METRICS, path)?.text()?.to_owned();
     let scrape = Scrape::parse(text.lines().map(|line| Ok(line.to_owned())))?;
     Ok((text, scrape))
+}
+
+/// A gauge with these labels and no others.
+pub(crate) fn gauge(node: &Node, metric: &str, labels: &[(&str, &str)]) -> Result<f64> {
+    let (text, scrape) = scrape(node, "/metrics")?;
+    let has = |sample: &Sample| labels.iter().all(|(label, value)| sample.labels.get(label) == Some(value));
+    let is_it =
+        |sample: &&Sample| sample.metric == metric && sample.labels.len() == labels.len() && has(sample);
+    match scrape.samples.iter().find(is_it).map(|sample| &sample.value) {
+        Some(Value::Gauge(value)) => Ok(*value),
+        _ => bail!(late!("no {metric} of {labels:?} in\n{text}")),
+    }
 }
 
 fn value(sample: &Sample) -> f64 {

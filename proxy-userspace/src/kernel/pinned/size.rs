@@ -22,7 +22,7 @@ pub struct MapSize {
 
 impl PinnedMaps {
     /// The size of a map of this family, which holds so many rows. Of `conntrack` the memory is that which
-    /// the rows really take.
+    /// the rows really take, with their queues.
     ///
     /// # Errors
     /// When there is no such map, or it cannot be looked at.

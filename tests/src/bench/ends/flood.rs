@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::syn::Template;
-use crate::{bench::cpus, netns::inside};
+use crate::{bench::cpus, mutate::Rng, netns::inside};
 
 /// Packets that one call sends.
 const BATCH: usize = 64;
@@ -85,7 +85,7 @@ pub(super) fn run(flood: &Flood) -> Result<Flooded> {
 fn send(flood: &Flood, number: usize, begin: Instant) -> Result<Flooded> {
     cpus::restrict(&[flood.cpus[number]])?;
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
-    let mut random = Random(flood.seed.wrapping_add(number as u64));
+    let mut random = Rng::new(flood.seed.wrapping_add(number as u64));
     let targets: Vec<_> = flood.to.iter().map(|to| (Template::new(*to), SockaddrIn::from(*to))).collect();
     let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
     let (length, rate) =
@@ -98,7 +98,7 @@ fn send(flood: &Flood, number: usize, begin: Instant) -> Result<Flooded> {
         if begin.elapsed() >= length {
             break;
         }
-        let packets = [(); BATCH].map(|()| random.packet(template, flood.prefix));
+        let packets = [(); BATCH].map(|()| packet(&mut random, template, flood.prefix));
         let slices = packets.each_ref().map(|packet| [IoSlice::new(packet)]);
         let to = [Some(*address); BATCH];
         match sendmmsg(socket.as_raw_fd(), &mut headers, &slices, to, [], MsgFlags::empty()) {
@@ -110,27 +110,15 @@ fn send(flood: &Flood, number: usize, begin: Instant) -> Result<Flooded> {
     Ok(flooded)
 }
 
-/// SplitMix64: fast, and good enough to have no pattern.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn packet(&mut self, template: &Template, prefix: (Ipv4Addr, u8)) -> [u8; super::syn::LENGTH] {
-        let (bits, sequence) = (self.next(), self.next() as u32);
-        let (address, port) = source(prefix, bits);
-        template.from(address, port, sequence)
-    }
+fn packet(random: &mut Rng, template: &Template, prefix: (Ipv4Addr, u8)) -> [u8; super::syn::LENGTH] {
+    let (address, port) = source(prefix, random);
+    template.from(address, port, random.number() as u32)
 }
 
 /// An address of the prefix and a port.
-fn source((first, length): (Ipv4Addr, u8), bits: u64) -> (u32, u16) {
+fn source((first, length): (Ipv4Addr, u8), random: &mut Rng) -> (u32, u16) {
     let host = u32::MAX.checked_shr(length.into()).unwrap_or_default();
+    let bits = random.number();
     let port = (bits >> 32) as u16 % (u16::MAX - LOWEST_PORT) + LOWEST_PORT;
     (first.to_bits() & !host | bits as u32 & host, port)
 }
@@ -143,8 +131,8 @@ mod tests {
     #[test]
     fn sources_lie_in_the_prefix_and_differ() {
         let prefix = (Ipv4Addr::new(198, 18, 0, 0), 15);
-        let mut random = Random(7);
-        let sources: BTreeSet<_> = (0..10_000).map(|_| source(prefix, random.next())).collect();
+        let mut random = Rng::new(7);
+        let sources: BTreeSet<_> = (0..10_000).map(|_| source(prefix, &mut random)).collect();
         assert!(sources.len() > 9_990, "{} of 10000 differ", sources.len());
         for (address, port) in &sources {
             assert_eq!(address >> 17, 0xc612_0000 >> 17);
@@ -152,7 +140,5 @@ mod tests {
         }
         let (first, last) = (sources.first().map(|source| source.0), sources.last().map(|source| source.0));
         assert!(first < Some(0xc612_0800) && last > Some(0xc613_f800), "{first:x?} to {last:x?}");
-        let (mut one, mut same) = (Random(7), Random(7));
-        assert_eq!([one.next(), one.next()], [same.next(), same.next()]);
     }
 }

@@ -1,27 +1,23 @@
 //! What a contender keeps of connections, on the first node.
 
 use std::{
-    collections::BTreeMap,
     fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
-use aya::maps::loaded_maps;
 
 use super::results::Connections;
 use crate::{
-    bench::{contender::Contender, field::Field, proc},
+    bench::{contender::Contender, field::Field},
+    http::get,
     late,
     netns::Namespace,
 };
 
-/// Maps whose memory depends on connections, without the family; the kernel keeps 15 letters of a name.
-const MAPS: [&str; 4] = ["conntrack", "transient", "turns", "held_ports"];
 /// Where the agent tells its metrics.
-const METRICS: (&str, u16) = ("127.0.0.1", 10249);
+const METRICS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 10249));
 /// A flood leaves the agent little time.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: f64 = 1_048_576.0;
@@ -31,11 +27,7 @@ pub(super) fn connections(field: &Field) -> Result<Option<Connections>> {
     let node = &field.cluster().nodes[0];
     match field.contender() {
         Contender::Direct => Ok(None),
-        contender if contender.is_shunt() => {
-            let mib = Some(memory(node.agent.process_id()?)? as f64 / MIB);
-            let (count, most) = rows(&node.host.netns)?;
-            Ok(Some(Connections { count, most, mib }))
-        }
+        contender if contender.is_shunt() => tables(&node.host.netns).map(Some),
         _ => node.host.netns.run(|| {
             let number = |name: &str| -> Result<u64> {
                 let path = format!("/proc/sys/net/netfilter/{name}");
@@ -48,48 +40,25 @@ pub(super) fn connections(field: &Field) -> Result<Option<Connections>> {
     }
 }
 
-/// Rows that there are, and that there is room for, as of the agent's last sweep. Before the first there are
-/// none to tell.
-fn rows(netns: &Namespace) -> Result<(u64, u64)> {
+/// Of shunt, as of the agent's last sweep: the IPv4 table, and the memory of those of both families. Before the
+/// first sweep there is nothing to tell.
+fn tables(netns: &Namespace) -> Result<Connections> {
     late::until(PATIENCE, || {
-        let page = metrics(netns)?;
-        let number = |name: &str| {
-            let series = format!(r#"{name}{{map="conntrack",ip_family="IPv4"}}"#);
-            gauge(&page, &series).with_context(|| late!("no {series} in\n{page}"))
-        };
-        Ok((number("shunt_map_rows")?, number("shunt_map_capacity")?))
-    })
-}
-
-/// Bytes of these maps, which the process holds.
-fn memory(process: u32) -> Result<u64> {
-    let names: BTreeMap<u32, String> = loaded_maps()
-        // Others come and go meanwhile.
-        .filter_map(|info| {
-            info.ok().map(|info| (info.id(), info.name_as_str().unwrap_or_default().to_lowercase()))
+        let page = netns.run(|| get(METRICS, "/metrics"))?.context("the agent tells no metrics")?.body;
+        let number = |series: &str| gauge(&page, series).with_context(|| late!("no {series} in\n{page}"));
+        let table = r#"{map="conntrack",ip_family="IPv4"}"#;
+        let memory = |family| number(&format!(r#"shunt_conntrack_memory_bytes{{ip_family="{family}"}}"#));
+        Ok(Connections {
+            count: number(&format!("shunt_map_rows{table}"))? as u64,
+            most: number(&format!("shunt_map_capacity{table}"))? as u64,
+            mib: Some((memory("IPv4")? + memory("IPv6")?) / MIB),
         })
-        .collect();
-    let counts = |id: &u32| names.get(id).is_some_and(|name| MAPS.iter().any(|map| name.starts_with(map)));
-    Ok(proc::maps(process)?.iter().filter(|(id, _)| counts(id)).map(|(_, bytes)| bytes).sum())
-}
-
-/// The agent's page.
-fn metrics(netns: &Namespace) -> Result<String> {
-    netns.run(|| {
-        let mut stream = TcpStream::connect(METRICS).context("connect to the agent's metrics")?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-        let mut page = String::new();
-        stream.read_to_string(&mut page).context("read the agent's metrics")?;
-        Ok(page)
     })
 }
 
 /// The value of a series.
-fn gauge(page: &str, series: &str) -> Option<u64> {
-    page.lines()
-        .find_map(|line| line.strip_prefix(series)?.trim().parse::<f64>().ok())
-        .map(|value| value as u64)
+fn gauge(page: &str, series: &str) -> Option<f64> {
+    page.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -99,7 +68,7 @@ mod tests {
     #[test]
     fn a_series_is_found_among_others() {
         let page = "HTTP/1.1 200 OK\r\n\r\na{map=\"x\"} 1\na{map=\"y\"} 262144\n";
-        assert_eq!(gauge(page, "a{map=\"y\"}"), Some(262_144));
+        assert_eq!(gauge(page, "a{map=\"y\"}"), Some(262_144.0));
         assert_eq!(gauge(page, "a{map=\"z\"}"), None);
     }
 }
