@@ -11,7 +11,7 @@ use proxy_common::{
 };
 
 use crate::{
-    bench::{Bench, NODE_PORT, Plan, SERVICE_PORT, SHOT, plans},
+    bench::{BACKEND_ID, Bench, NODE_PORT, Plan, SERVICE_PORT, SHOT, plans},
     connection::{Connection, NewFlow, Row, a_while_later, change, forget, pass, rows},
     frames::{ACK, FIN, Flow, RST, SYN, checked, frame},
     uplink::on_a_node,
@@ -308,6 +308,8 @@ fn refused_connections_leave_nothing_behind() {
         for (new, free) in [(Flow::tcp as NewFlow, 1), (Flow::tcp, 2), (Flow::udp, 1), (Flow::udp, 2)] {
             let mut bench = Bench::with_conntrack(SMALL);
             let kept = almost_full(&mut bench, &plan, SMALL, free);
+            // Where the host has a way to them.
+            (BACKEND_ID..BACKEND_ID + 3).for_each(|id| bench.move_backend(&plan, id));
             for number in 0..20 {
                 let port = 20_000 + number;
                 let from_pod = new((plan.pod, port), (plan.cluster_ip, SERVICE_PORT));
