@@ -9,13 +9,17 @@
 //! [`CtEntry::write_pair`]: crate::maps::conntrack::CtEntry::write_pair
 //! [`CtEntry::write_next`]: crate::maps::conntrack::CtEntry::write_next
 
+mod connection;
 mod end;
 mod ports;
 mod role;
 mod rows;
 mod tcp;
+#[cfg(test)]
+mod testing;
 
 pub use self::{
+    connection::Connection,
     ports::SourcePorts,
     tcp::{TcpState, ends, noted},
 };

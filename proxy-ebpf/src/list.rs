@@ -1,56 +1,46 @@
 //! Lists the pairs that UDP sockets hold, which the kernel shows nobody else: the agent reads what these
 //! programs write. Pairs that it has found to lead where they may not are removed on the way.
 //!
-//! Iterators over socket storage, see Documentation/bpf/bpf_iterators.rst in the kernel.
+//! Iterators over socket storage (`iter.rs`).
 
-use core::{ffi::c_void, ptr};
+use core::ptr;
 
-use aya_ebpf::{bindings::seq_file, helpers::generated as helper};
+use aya_ebpf::bindings::seq_file;
 use proxy_common::{
     Ip4, Ip6,
     maps::socket_datagrams::{HeldPair, ListedPair, SENT, SocketDatagrams},
 };
 
-use crate::maps::{Tables, sent};
+use crate::{
+    iter::{Element, write},
+    maps::{Tables, sent},
+};
 
-/// `struct bpf_iter__bpf_sk_storage_map` (net/core/bpf_sk_storage.c).
-#[repr(C)]
-pub struct Element {
-    meta: *const Meta,
-    map: *const c_void,
-    sk: *const c_void,
-    /// Null behind the last one.
-    value: *mut c_void,
-}
-
-/// The start of `struct bpf_iter_meta`.
-#[repr(C)]
-pub struct Meta {
-    seq: *mut seq_file,
-}
+/// `struct sock`.
+pub struct Socket;
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/bpf_sk_storage_map")]
-pub extern "C" fn list_sockets_v4(element: *const Element) -> i32 {
+pub extern "C" fn list_sockets_v4(element: *const Element<Socket, SocketDatagrams<Ip4>>) -> i32 {
     list::<Ip4>(element)
 }
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/bpf_sk_storage_map")]
-pub extern "C" fn list_sockets_v6(element: *const Element) -> i32 {
+pub extern "C" fn list_sockets_v6(element: *const Element<Socket, SocketDatagrams<Ip6>>) -> i32 {
     list::<Ip6>(element)
 }
 
 #[inline(always)]
-fn list<A: Tables>(element: *const Element) -> i32 {
+fn list<A: Tables>(element: *const Element<Socket, SocketDatagrams<A>>) -> i32 {
     // SAFETY: the kernel runs the program with such a context, and the agent lets it iterate over maps with
     // values of this type alone; the kernel refuses maps with smaller ones.
     unsafe {
-        let data: *mut SocketDatagrams<A> = (*element).value.cast();
+        let data = (*element).value;
         if data.is_null() {
             return 0;
         }
-        let seq = (*(*element).meta).seq;
+        let seq = (*element).seq();
         let cookie = ptr::read_volatile(&raw const (*data).cookie);
         show(seq, cookie, 1, &raw mut (*data).connected);
         let mut place = 0;
@@ -77,8 +67,7 @@ unsafe fn show<A: Tables>(seq: *mut seq_file, cookie: [u32; 2], connected: u32, 
         if A::stale_sockets().get_ptr(&listed.pair).is_some() {
             ptr::write_volatile(service, 0);
         } else {
-            let shown = ptr::from_ref(&listed).cast_mut().cast();
-            helper::bpf_seq_write(seq, shown, size_of::<ListedPair<A>>() as u32);
+            write(seq, &listed);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The programs that carry service traffic.
 //!
 //! `tc.rs`, `xdp.rs`, `sock.rs` and `bind.rs` are the entry points: they wrap the kernel's context, call a
-//! pipeline, count, and turn the verdict into an action. `pipeline.rs` lists the stages.
+//! pipeline, count, and turn the verdict into an action. `pipeline.rs` lists the stages. The agent has those of
+//! `list.rs` and `sweep.rs` run over what maps hold.
 //! Everything below is generic over the address family and the kind of packet.
 #![no_std]
 #![no_main]
@@ -13,12 +14,14 @@
 )]
 
 mod bind;
+mod iter;
 mod list;
 mod maps;
 mod packet;
 mod pipeline;
 mod sock;
 mod stage;
+mod sweep;
 mod tc;
 mod xdp;
 

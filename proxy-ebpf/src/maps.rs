@@ -37,6 +37,8 @@ use proxy_common::{
         socket_lb_exempt,
         socket_peers::SocketPeer,
         source_ranges, stale_sockets,
+        stale_ways::{self, Way},
+        sweep::Sweep,
         tails::{self, Tail},
         transient::{self, Place, Turns},
     },
@@ -83,6 +85,7 @@ type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }
 type SocketPeers<A> = SkStorage<SocketPeer<A>>;
 type NetnsAddresses<A> = LruHashMap<Netns, A, { netns_addresses::CAPACITY as usize }>;
 type SocketData<A> = SkStorage<SocketDatagrams<A>>;
+type StaleWays<A> = HashMap<Way<A>, u32, { stale_ways::CAPACITY as usize }, NO_PREALLOC>;
 type StaleSockets<A> = HashMap<SocketPair<A>, u32, { stale_sockets::CAPACITY as usize }, NO_PREALLOC>;
 
 /// What a row of `source_ranges` matches: `SourceRange` without the length, which aya's key has.
@@ -127,6 +130,7 @@ family! { Ip4:
     fragments = FRAGMENTS_V4: Fragments<Ip4>;
     socket_datagrams = SOCK_DATA_V4: SocketData<Ip4>;
     stale_sockets = STALE_SOCKS_V4: StaleSockets<Ip4>;
+    stale_ways = STALE_WAYS_V4: StaleWays<Ip4>;
     socket_peers = SOCK_PEERS_V4: SocketPeers<Ip4>;
     netns_addresses = NETNS_ADDRS_V4: NetnsAddresses<Ip4>;
     opened = OPENED_V4: Opened;
@@ -150,6 +154,7 @@ family! { Ip6:
     fragments = FRAGMENTS_V6: Fragments<Ip6>;
     socket_datagrams = SOCK_DATA_V6: SocketData<Ip6>;
     stale_sockets = STALE_SOCKS_V6: StaleSockets<Ip6>;
+    stale_ways = STALE_WAYS_V6: StaleWays<Ip6>;
     socket_peers = SOCK_PEERS_V6: SocketPeers<Ip6>;
     netns_addresses = NETNS_ADDRS_V6: NetnsAddresses<Ip6>;
     opened = OPENED_V6: Opened;
@@ -167,6 +172,8 @@ static DROPS: PerCpuArray<u64, { DropReason::ALL.len() }> = PerCpuArray::new();
 #[btf_map]
 static SERVICE_DROPS: LruHashMap<ServiceDropKey, u64, { service_drops::CAPACITY as usize }> =
     LruHashMap::new();
+#[btf_map]
+static SWEEP: Array<Sweep, 1> = Array::new();
 #[btf_map]
 static TRACE: Array<Trace, 1> = Array::new();
 #[btf_map]
@@ -216,6 +223,7 @@ pub trait Tables: ServiceRange + SnatAddresses {
     fn fragments() -> &'static Fragments<Self>;
     fn socket_datagrams() -> &'static SocketData<Self>;
     fn stale_sockets() -> &'static StaleSockets<Self>;
+    fn stale_ways() -> &'static StaleWays<Self>;
     fn socket_peers() -> &'static SocketPeers<Self>;
     fn netns_addresses() -> &'static NetnsAddresses<Self>;
     fn opened() -> &'static Opened;
@@ -345,6 +353,19 @@ pub fn device(ifindex: u32) -> Option<&'static Device> {
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
+}
+
+/// How connections are to be judged.
+#[inline(always)]
+pub fn sweep() -> Option<&'static mut Sweep> {
+    // SAFETY: the agent writes it before it has the programs run, and they run one after the other.
+    SWEEP.get_ptr_mut(0).map(|p| unsafe { &mut *p })
+}
+
+/// True if the agent has found the way to lead where it may not.
+#[inline(always)]
+pub fn is_stale<A: Tables>(way: &Way<A>) -> bool {
+    A::stale_ways().get_ptr(way).is_some()
 }
 
 /// # Safety

@@ -32,9 +32,28 @@ impl<A: Addr> CtKey<A> {
     /// become those to the client.
     #[inline(always)]
     pub fn set_first(&mut self, reply: &CtEntry<A>, proto: u8) {
-        self.src = reply.dst;
-        self.dst = reply.other_addr;
-        (self.sport, self.dport) = (reply.other_client_port, reply.other_port);
+        self.set_original(reply, reply.dst, proto);
+    }
+
+    /// Of the row that the own packets of `client` meet. `row` is one behind the frontend.
+    #[inline(always)]
+    pub fn set_original(&mut self, row: &CtEntry<A>, client: A, proto: u8) {
+        self.src = client;
+        self.dst = row.other_addr;
+        (self.sport, self.dport) = (row.other_client_port, row.other_port);
+        self.set_place(proto, INGRESS);
+    }
+
+    /// Of the row that replies to the masquerade meet. `first` is the row that the client's packets meet, `next` the
+    /// one that they meet then. One of the two tells.
+    #[inline(always)]
+    pub fn set_next_pair(&mut self, first: &CtEntry<A>, next: Option<&CtEntry<A>>, proto: u8) {
+        self.src = first.dst;
+        self.sport = first.dport;
+        (self.dst, self.dport) = match next {
+            Some(next) => (next.src, next.sport),
+            None => (first.other_addr, first.other_port),
+        };
         self.set_place(proto, INGRESS);
     }
 

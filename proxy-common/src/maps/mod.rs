@@ -33,6 +33,8 @@ pub mod socket_lb_exempt;
 pub mod socket_peers;
 pub mod source_ranges;
 pub mod stale_sockets;
+pub mod stale_ways;
+pub mod sweep;
 pub mod tails;
 pub mod transient;
 

@@ -4,10 +4,14 @@
 //! Like the kernel's, a batch that fails may have been carried out in part. There is no
 //! LRU: flow tables hold whatever is put into them.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+};
 
 use proxy_common::{
     addr::{Ip4, Ip6},
+    flow::Connection,
     maps::{
         affinity::{Affinity, AffinityKey},
         backends::Backend,
@@ -16,9 +20,11 @@ use proxy_common::{
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
         services::ServiceRow,
-        settings::Settings,
+        settings::{Settings, TimeoutSecs},
         socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
+        stale_ways::Way,
+        sweep::{self, SweptConnection},
     },
 };
 
@@ -181,6 +187,38 @@ impl<A: MapAddr> MemoryFamily<A> {
         self.backends.resize(self.backends.len().max(room.backends as usize), Backend::default());
         self.slots.resize(self.slots.len().max(room.slots as usize), 0);
         self.frontend_capacity = self.frontend_capacity.max(room.frontends as usize);
+    }
+}
+
+impl<A: MapAddr> MemoryFamily<A> {
+    /// Calls `visit` with every connection and removes those that `is_to_go`.
+    fn remove_connections(
+        &mut self,
+        is_passed_over: impl Fn(&CtKey<A>, &CtEntry<A>) -> bool,
+        is_to_go: impl Fn(&Connection<A>, &SweptConnection<A>) -> bool,
+        mut visit: impl FnMut(&SweptConnection<A>),
+    ) -> Result<(), MapError> {
+        let table: HashMap<_, _> = self.conntrack.iter().copied().collect();
+        let (rows, mut other) = (|key: &CtKey<A>| table.get(key), CtKey::default());
+        for (key, row) in self.conntrack.clone() {
+            if is_passed_over(&key, &row) {
+                continue;
+            }
+            let Some(connection) = Connection::of(&key, &row, rows, &mut other) else { continue };
+            let mut swept = SweptConnection::default();
+            swept.set(&key, &row, &connection);
+            if is_to_go(&connection, &swept) {
+                swept.flags |= sweep::flags::OVER;
+                let mut gone = vec![key];
+                connection.each_other(&key, &row, rows, &mut other, |key| gone.push(*key));
+                self.delete_conntrack(&gone)?;
+                if let Some(counter) = swept.counter_key() {
+                    *self.traffic.entry(counter).or_default() += swept.traffic();
+                }
+            }
+            visit(&swept);
+        }
+        Ok(())
     }
 }
 
@@ -359,10 +397,6 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         Ok(())
     }
 
-    fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
-        Ok(self.conntrack.iter().find(|(known, _)| known == key).map(|(_, entry)| *entry))
-    }
-
     fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Conntrack, rows.len());
         for (key, row) in &rows[..done] {
@@ -372,25 +406,36 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         result
     }
 
-    fn take_conntrack(&mut self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
-        self.faults.admit(MapName::Conntrack, 1).1?;
-        let place = self.conntrack.iter().position(|(known, _)| known == key);
-        Ok(place.map(|place| self.conntrack.swap_remove(place).1))
-    }
-
-    fn insert_conntrack(&mut self, key: &CtKey<A>, row: &CtEntry<A>) -> Result<bool, MapError> {
-        self.faults.admit(MapName::Conntrack, 1).1?;
-        let is_new = self.conntrack.iter().all(|(known, _)| known != key);
-        if is_new {
-            self.conntrack.push((*key, *row));
-        }
-        Ok(is_new)
-    }
-
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Conntrack, keys.len());
         self.conntrack.retain(|(key, _)| !keys[..done].contains(key));
         result
+    }
+
+    fn sweep(
+        &mut self,
+        now_ns: u64,
+        timeouts: TimeoutSecs,
+        visit: &mut dyn FnMut(&SweptConnection<A>),
+    ) -> Result<usize, MapError> {
+        let rows = self.conntrack.len();
+        self.remove_connections(
+            |key, row| row.is_passed_over(key.proto, now_ns, &timeouts),
+            |connection, _| connection.is_over(now_ns, &timeouts),
+            visit,
+        )?;
+        Ok(rows)
+    }
+
+    fn cut(&mut self, ways: &[Way<A>]) -> Result<usize, MapError> {
+        let mut count = 0;
+        let is_stale = |swept: &SweptConnection<A>| swept.may_be_cut() && ways.contains(&swept.way);
+        self.remove_connections(
+            |_, _| false,
+            |_, swept| is_stale(swept),
+            |swept| count += usize::from(is_stale(swept)),
+        )?;
+        Ok(count)
     }
 
     fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError> {
@@ -415,12 +460,6 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
 
     fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError> {
         Ok(self.traffic.iter().map(|(key, traffic)| (*key, *traffic)).collect())
-    }
-
-    fn add_traffic(&mut self, rows: &[(CounterKey, Traffic)]) -> Result<(), MapError> {
-        let (done, result) = self.faults.admit(MapName::Traffic, rows.len());
-        rows[..done].iter().for_each(|(key, more)| *self.traffic.entry(*key).or_default() += *more);
-        result
     }
 
     fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError> {

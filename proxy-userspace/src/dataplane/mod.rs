@@ -35,4 +35,4 @@ pub use repair::Repairs;
 pub use retire::{Translated, retire, translated};
 pub use slot_sets::slots_for_tables;
 pub use store::{FamilyMaps, MapError, MapName, MapStore, Sockets, StaleSocket};
-pub use sweep::{Served, Survey, SweepError, Swept, Timeouts, Verdict, time_left};
+pub use sweep::{Served, Survey, SweepError, Swept, Timeouts, Verdict};

@@ -12,9 +12,11 @@ use proxy_common::{
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
         services::ServiceRow,
-        settings::Settings,
+        settings::{Settings, TimeoutSecs},
         socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
+        stale_ways::Way,
+        sweep::SweptConnection,
     },
 };
 
@@ -105,16 +107,21 @@ pub trait FamilyMaps<A: Addr> {
 
     /// Calls `visit` with the rows of `conntrack`; rows that come or go meanwhile may be missed.
     fn each_conntrack(&self, visit: &mut dyn FnMut(&CtKey<A>, &CtEntry<A>)) -> Result<(), MapError>;
-    /// The row of `conntrack` with this key.
-    fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError>;
     /// Inserts or replaces rows of `conntrack`.
     fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError>;
-    /// Removes a row of `conntrack`, and returns what it was right before.
-    fn take_conntrack(&mut self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError>;
-    /// Inserts a row of `conntrack`; false if there is one.
-    fn insert_conntrack(&mut self, key: &CtKey<A>, row: &CtEntry<A>) -> Result<bool, MapError>;
     /// Removes rows of `conntrack`.
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError>;
+    /// Sweeps `conntrack`: removes connections that are over at `now_ns` (`CLOCK_MONOTONIC`), keeps in
+    /// `traffic` what they carried, and calls `visit` with every one. Of connections that come or go meanwhile some
+    /// may be missed. Returns how many rows were looked at: of connections that go, not all are.
+    fn sweep(
+        &mut self,
+        now_ns: u64,
+        timeouts: TimeoutSecs,
+        visit: &mut dyn FnMut(&SweptConnection<A>),
+    ) -> Result<usize, MapError>;
+    /// Removes connections of datagrams that go one of these ways; returns how many.
+    fn cut(&mut self, ways: &[Way<A>]) -> Result<usize, MapError>;
 
     /// Calls `visit` with the rows of `affinity`; rows that come or go meanwhile may be missed.
     fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError>;
@@ -128,8 +135,6 @@ pub trait FamilyMaps<A: Addr> {
     fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError>;
     /// Every row of `traffic`.
     fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError>;
-    /// Adds to rows of `traffic`. One writer at a time.
-    fn add_traffic(&mut self, rows: &[(CounterKey, Traffic)]) -> Result<(), MapError>;
     /// Removes rows of `opened` and of `traffic`.
     fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError>;
 }
@@ -177,6 +182,8 @@ pub enum MapName {
     Affinity,
     /// `stale_sockets_v4` or `stale_sockets_v6`.
     StaleSockets,
+    /// `stale_ways_v4` or `stale_ways_v6`.
+    StaleWays,
     /// `opened_v4` or `opened_v6`.
     Opened,
     /// `traffic_v4` or `traffic_v6`.
@@ -205,6 +212,7 @@ impl MapName {
             MapName::Conntrack => "conntrack",
             MapName::Affinity => "affinity",
             MapName::StaleSockets => "stale_sockets",
+            MapName::StaleWays => "stale_ways",
             MapName::Opened => "opened",
             MapName::Traffic => "traffic",
             MapName::SocketLbExempt => "socket_lb_exempt",

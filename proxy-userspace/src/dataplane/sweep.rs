@@ -1,21 +1,21 @@
 //! Removes rows of the flow tables that are over or no longer allowed.
 //!
-//! Level-triggered: each sweep looks at every row, whatever happened before. UDP has no
-//! end of its own, so its flows are cut when the service no longer leads where they go;
-//! TCP and SCTP connections to a backend that is gone go on until they end.
+//! Level-triggered: each sweep looks at every row, whatever happened before. The kernel does, where
+//! the rows lie (`proxy-ebpf/src/sweep.rs`), and sums come here. UDP has no end of its own, so its
+//! flows are cut when the service no longer leads where they go; TCP and SCTP connections to a
+//! backend that is gone go on until they end.
 //!
 //! A connected UDP socket asks nobody when it sends. One that socket LB connected to a
 //! backend that is no longer allowed is destroyed, so that its program gets an error and
 //! connects anew.
 //!
-//! Reading a large table takes long, and what is wanted may not change while it is judged.
+//! Going through a large table takes long, and what is wanted may not change while it is judged.
 //! So a sweep has three steps. The first and the last need only maps, and any thread can
-//! take them: [`Survey::take`] reads all flows and removes those that are over, and
+//! take them: [`Survey::take`] has all flows looked at and those that are over removed, and
 //! [`Survey::remove`] removes those that are not allowed. Between them
 //! [`Reconciler::judge`] says which ways are not, and that is short: however many flows
 //! there are, they go few ways.
 
-mod connection;
 mod counters;
 mod remove;
 mod survey;
@@ -27,12 +27,12 @@ use std::{
 
 use proxy_common::{
     addr::{Ip4, Ip6},
-    maps::{counters::CounterKey, frontends::FrontendKey},
+    maps::{counters::CounterKey, frontends::FrontendKey, stale_ways::Way},
+    proto,
 };
 
-use self::survey::Path;
 pub(super) use self::survey::{Clients, Flows};
-pub use self::{connection::time_left, counters::Served, survey::Survey};
+pub use self::{counters::Served, survey::Survey};
 use super::{MapAddr, MapError, Reconciler, family::FamilyTable};
 pub use crate::model::Timeouts;
 
@@ -71,7 +71,7 @@ pub struct Verdict {
 
 #[derive(Debug, Default)]
 struct FamilyVerdict<A> {
-    stale: HashSet<Path<A>>,
+    stale: HashSet<Way<A>>,
     counters: Vec<CounterKey>,
 }
 
@@ -97,19 +97,19 @@ impl<'a, A: MapAddr> Judge<'a, A> {
     }
 
     fn judge(mut self, flows: &Flows<A>) -> FamilyVerdict<A> {
-        let stale = flows.paths().filter(|path| self.is_stale(path)).copied().collect();
+        let stale = flows.ways.keys().filter(|way| self.is_stale(way)).copied().collect();
         let mut unused =
             |key: &CounterKey, served: &Served| served.open == 0 && !self.allows(key.service, key.backend);
         let counters = flows.counts.iter().filter(|(key, served)| unused(key, served));
         FamilyVerdict { stale, counters: counters.map(|(key, _)| *key).collect() }
     }
 
-    fn is_stale(&mut self, path: &Path<A>) -> bool {
-        let misled = path.ends.is_some_and(|ends| {
-            let unanswered = !self.table.answers(ends.frontend, path.proto, path.service);
-            unanswered || self.leads_elsewhere(path.backend, ends.backend)
-        });
-        misled || !self.allows(path.service, path.backend)
+    fn is_stale(&mut self, way: &Way<A>) -> bool {
+        let misled = way.has_ends() && {
+            let unanswered = !self.table.answers((way.frontend, way.frontend_port), proto::UDP, way.service);
+            unanswered || self.leads_elsewhere(way.backend, (way.backend_addr, way.backend_port))
+        };
+        misled || !self.allows(way.service, way.backend)
     }
 
     /// True when the id stands for another backend: ids are given out again.

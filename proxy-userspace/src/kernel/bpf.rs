@@ -122,31 +122,6 @@ pub(super) fn lookup<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K) -> io::Result
     read(bpf_cmd::BPF_MAP_LOOKUP_ELEM, map, key)
 }
 
-/// The value that `key` had until now, if there was one (kernel 5.14).
-///
-/// # Errors
-/// When the kernel refuses.
-pub(super) fn take<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
-    read(bpf_cmd::BPF_MAP_LOOKUP_AND_DELETE_ELEM, map, key)
-}
-
-/// Inserts a row where there is none; false if there is one.
-///
-/// # Errors
-/// When the kernel refuses.
-pub(super) fn insert<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K, value: &V) -> io::Result<bool> {
-    let mut attr = zeroed_attr();
-    attr.__bindgen_anon_2.map_fd = map.as_raw_fd() as u32;
-    attr.__bindgen_anon_2.key = std::ptr::from_ref(key) as u64;
-    attr.__bindgen_anon_2.__bindgen_anon_1.value = std::ptr::from_ref(value) as u64;
-    attr.__bindgen_anon_2.flags = NOEXIST;
-    match bpf(bpf_cmd::BPF_MAP_UPDATE_ELEM, &mut attr) {
-        Ok(_) => Ok(true),
-        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => Ok(false),
-        Err(e) => Err(e),
-    }
-}
-
 fn read<K: Pod, V: Pod>(cmd: bpf_cmd, map: BorrowedFd<'_>, key: &K) -> io::Result<Option<V>> {
     let mut value = std::mem::MaybeUninit::<V>::uninit();
     let mut attr = zeroed_attr();

@@ -22,11 +22,11 @@ use super::{
     fields,
     generations::Generations,
     handover::{self, Handover},
-    loopback,
+    iterators, loopback,
     object::{self, Capacities},
     pinned::PinnedMaps,
     pins::Pins,
-    pod_cgroups, socket_list, sockets, tails,
+    pod_cgroups, sockets, tails,
     xdp::{self, XdpPolicy},
 };
 
@@ -113,7 +113,8 @@ impl Datapath {
         pins.create()?;
         let mut ebpf = object::load(&pins, &options.capacities, options.log_level, options.xdp)?;
         tails::fill(&mut ebpf, &pins, true)?;
-        if let Err(error) = socket_list::pin(&mut ebpf, &pins) {
+        iterators::pin(&mut ebpf, &pins, &iterators::SWEEPS)?;
+        if let Err(error) = iterators::pin(&mut ebpf, &pins, &iterators::LIST_SOCKETS) {
             tracing::warn!(%error, "UDP sockets that are connected to a backend that goes will not be found");
         }
         let no_xdp = match options.xdp {

@@ -16,14 +16,23 @@ use proxy_common::{
         counters::{CounterKey, Traffic},
         frontends::{Frontend, FrontendKey},
         service_cidrs::Prefix,
+        settings::TimeoutSecs,
         socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
+        stale_ways::Way,
+        sweep::SweptConnection,
     },
 };
 
 use super::{
-    error::KernelError, filter::AddressFilter, hash::HashTable, mmap::MappedArray, object, pins::Pins,
-    socket_list,
+    error::KernelError,
+    filter::AddressFilter,
+    hash::HashTable,
+    iterators::{LIST_SOCKETS, MapIterator, SWEEPS},
+    mmap::MappedArray,
+    object,
+    pins::Pins,
+    sweep::ConnectionSweep,
 };
 use crate::dataplane::{FamilyMaps, MapError, MapName};
 
@@ -39,6 +48,7 @@ pub struct KernelFamily<A: Addr> {
     conntrack: HashTable,
     affinity: HashTable,
     stale_sockets: HashTable,
+    sweep: ConnectionSweep,
     pins: Pins,
     opened: HashTable,
     traffic: HashTable,
@@ -57,7 +67,9 @@ pub(super) struct FamilyPins {
     pub(super) affinity: &'static str,
     pub(super) netns_addresses: &'static str,
     pub(super) stale_sockets: &'static str,
-    pub(super) list_sockets: &'static str,
+    pub(super) stale_ways: &'static str,
+    pub(super) list_sockets: MapIterator,
+    pub(super) sweep: MapIterator,
     pub(super) opened: &'static str,
     pub(super) traffic: &'static str,
 }
@@ -74,7 +86,9 @@ pub(super) const V4: FamilyPins = FamilyPins {
     affinity: "affinity_v4",
     netns_addresses: "netns_addresses_v4",
     stale_sockets: "stale_sockets_v4",
-    list_sockets: "list_sockets_v4",
+    stale_ways: "stale_ways_v4",
+    list_sockets: LIST_SOCKETS[0],
+    sweep: SWEEPS[0],
     opened: "opened_v4",
     traffic: "traffic_v4",
 };
@@ -91,7 +105,9 @@ pub(super) const V6: FamilyPins = FamilyPins {
     affinity: "affinity_v6",
     netns_addresses: "netns_addresses_v6",
     stale_sockets: "stale_sockets_v6",
-    list_sockets: "list_sockets_v6",
+    stale_ways: "stale_ways_v6",
+    list_sockets: LIST_SOCKETS[1],
+    sweep: SWEEPS[1],
     opened: "opened_v6",
     traffic: "traffic_v6",
 };
@@ -185,6 +201,7 @@ impl<A: KernelAddr> KernelFamily<A> {
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
             affinity: HashTable::open(pins, names.affinity, MapName::Affinity)?,
             stale_sockets: HashTable::open(pins, names.stale_sockets, MapName::StaleSockets)?,
+            sweep: ConnectionSweep::open::<A>(pins)?,
             pins: pins.clone(),
             opened: HashTable::open(pins, names.opened, MapName::Opened)?,
             traffic: HashTable::open(pins, names.traffic, MapName::Traffic)?,
@@ -194,8 +211,8 @@ impl<A: KernelAddr> KernelFamily<A> {
         Ok(maps)
     }
 
-    fn socket_pairs(&self) -> Result<Vec<ListedPair<A>>, MapError> {
-        socket_list::read(&self.pins)
+    fn each_pair(&self, visit: impl FnMut(ListedPair<A>)) -> Result<(), MapError> {
+        each_socket_pair(&self.pins, visit)
             .map_err(|source| self.stale_sockets.error("list what UDP sockets hold".into(), source))
     }
 
@@ -220,6 +237,18 @@ impl<A: KernelAddr> KernelFamily<A> {
             }
         }
         Ok(())
+    }
+}
+
+/// Calls `visit` with what UDP sockets hold, without pairs of `stale_sockets`, which are removed; with nothing where
+/// the kernel has no such iterators.
+pub(super) fn each_socket_pair<A: KernelAddr>(
+    pins: &Pins,
+    visit: impl FnMut(ListedPair<A>),
+) -> io::Result<()> {
+    match A::PINS.0.list_sockets.run(pins, visit) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 
@@ -255,6 +284,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
             MapName::Conntrack => self.conntrack.capacity(),
             MapName::Affinity => self.affinity.capacity(),
             MapName::StaleSockets => self.stale_sockets.capacity(),
+            MapName::StaleWays => self.sweep.capacity(),
             MapName::Opened => self.opened.capacity(),
             MapName::Traffic => self.traffic.capacity(),
             MapName::SourceRanges => maps::source_ranges::CAPACITY,
@@ -363,25 +393,26 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
         self.conntrack.each(|k, v| visit(&k, &v))
     }
 
-    fn conntrack(&self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
-        self.conntrack.get(key)
-    }
-
     fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError> {
         rows.iter().try_for_each(|(key, row)| self.address_filter.admit_row(key, row))?;
         self.conntrack.put(rows)
     }
 
-    fn take_conntrack(&mut self, key: &CtKey<A>) -> Result<Option<CtEntry<A>>, MapError> {
-        self.conntrack.take(key)
-    }
-
-    fn insert_conntrack(&mut self, key: &CtKey<A>, row: &CtEntry<A>) -> Result<bool, MapError> {
-        self.conntrack.insert(key, row)
-    }
-
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {
         self.conntrack.delete(keys)
+    }
+
+    fn sweep(
+        &mut self,
+        now_ns: u64,
+        timeouts: TimeoutSecs,
+        visit: &mut dyn FnMut(&SweptConnection<A>),
+    ) -> Result<usize, MapError> {
+        self.sweep.sweep(now_ns, timeouts, |swept| visit(&swept))
+    }
+
+    fn cut(&mut self, ways: &[Way<A>]) -> Result<usize, MapError> {
+        self.sweep.cut(ways)
     }
 
     fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError> {
@@ -389,14 +420,13 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn each_socket_pair(&self, visit: &mut dyn FnMut(&ListedPair<A>)) -> Result<(), MapError> {
-        self.socket_pairs()?.iter().for_each(visit);
-        Ok(())
+        self.each_pair(|listed| visit(&listed))
     }
 
     fn forget_socket_pairs(&mut self, pairs: &[SocketPair<A>]) -> Result<(), MapError> {
         for pairs in pairs.chunks(maps::stale_sockets::CAPACITY as usize) {
             self.stale_sockets.put(&pairs.iter().map(|pair| (*pair, 1u32)).collect::<Vec<_>>())?;
-            let removed = self.socket_pairs();
+            let removed = self.each_pair(|_| ());
             self.clear_stale_sockets()?;
             removed?;
         }
@@ -409,16 +439,6 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
 
     fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError> {
         self.traffic.rows()
-    }
-
-    fn add_traffic(&mut self, rows: &[(CounterKey, Traffic)]) -> Result<(), MapError> {
-        let mut sums = Vec::with_capacity(rows.len());
-        for (key, more) in rows {
-            let mut sum = self.traffic.get::<_, Traffic>(key)?.unwrap_or_default();
-            sum += *more;
-            sums.push((*key, sum));
-        }
-        self.traffic.put(&sums)
     }
 
     fn delete_counters(&mut self, keys: &[CounterKey]) -> Result<(), MapError> {

@@ -46,20 +46,6 @@ impl HashTable {
         Ok(rows.into_iter().collect())
     }
 
-    pub(super) fn get<K: Pod, V: Pod>(&self, key: &K) -> Result<Option<V>, MapError> {
-        bpf::lookup(self.data.fd().as_fd(), key).map_err(|e| self.error("read a row".into(), e))
-    }
-
-    /// Removes a row and returns it.
-    pub(super) fn take<K: Pod, V: Pod>(&mut self, key: &K) -> Result<Option<V>, MapError> {
-        bpf::take(self.data.fd().as_fd(), key).map_err(|e| self.error("take a row".into(), e))
-    }
-
-    /// Inserts a row, unless there is one.
-    pub(super) fn insert<K: Pod, V: Pod>(&mut self, key: &K, value: &V) -> Result<bool, MapError> {
-        bpf::insert(self.data.fd().as_fd(), key, value).map_err(|e| self.error("insert a row".into(), e))
-    }
-
     pub(super) fn put<K: Pod, V: Pod>(&mut self, rows: &[(K, V)]) -> Result<(), MapError> {
         let (keys, values): (Vec<K>, Vec<V>) = rows.iter().copied().unzip();
         bpf::update_batch(self.data.fd().as_fd(), &keys, &values)

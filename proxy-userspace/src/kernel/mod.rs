@@ -25,6 +25,7 @@ mod holdings;
 mod host;
 mod host_ports;
 mod inspect;
+mod iterators;
 mod layout;
 mod loopback;
 mod maps;
@@ -41,8 +42,8 @@ mod pod_cgroups;
 mod routes;
 mod running;
 mod sock_diag;
-mod socket_list;
 mod sockets;
+mod sweep;
 mod tails;
 mod xdp;
 

@@ -31,8 +31,12 @@ use proxy_common::{
 };
 
 use super::{
-    XdpStatus, bpf, error::KernelError, family::KernelAddr, mmap::MappedArray, object, pins::Pins,
-    socket_list,
+    XdpStatus, bpf,
+    error::KernelError,
+    family::{KernelAddr, each_socket_pair},
+    mmap::MappedArray,
+    object,
+    pins::Pins,
 };
 
 pub use size::MapSize;
@@ -138,7 +142,9 @@ impl PinnedMaps {
     /// What UDP sockets hold of services.
     pub fn socket_pairs<A: KernelAddr>(&self) -> Result<Vec<ListedPair<A>>, KernelError> {
         let error = |source| KernelError::System { what: "list what UDP sockets hold".into(), source };
-        socket_list::read(&self.pins).map_err(error)
+        let mut pairs = Vec::new();
+        each_socket_pair(&self.pins, |pair| pairs.push(pair)).map_err(error)?;
+        Ok(pairs)
     }
 
     /// Rows of `affinity`.

@@ -42,10 +42,11 @@ impl Default for Timeouts {
     }
 }
 
-/// Whole seconds, as the maps have them.
+/// Whole seconds, as the maps have them; what is left of one counts as one.
 impl From<Timeouts> for TimeoutSecs {
     fn from(timeouts: Timeouts) -> Self {
-        let secs = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let whole = |time: Duration| time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        let secs = |time| u32::try_from(whole(time)).unwrap_or(u32::MAX);
         Self {
             tcp_established: secs(timeouts.tcp_established),
             tcp_opening: secs(timeouts.tcp_opening),
@@ -88,5 +89,7 @@ mod tests {
         let timeouts = Timeouts { udp: Duration::from_secs(7), ..Timeouts::default() };
         assert_eq!(Timeouts::from(TimeoutSecs::from(timeouts)), timeouts);
         assert_eq!(Timeouts::from(TimeoutSecs::default()), Timeouts::default());
+        let short = Timeouts { tcp_reset: Duration::from_millis(1500), ..timeouts };
+        assert_eq!(TimeoutSecs::from(short).tcp_reset, 2);
     }
 }

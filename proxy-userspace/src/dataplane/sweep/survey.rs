@@ -1,20 +1,22 @@
-//! What the flow tables hold: connections that are over, and the ways that datagrams go.
+//! What the flow tables hold, in sums: connections are swept, and removed when they are over, where they lie.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use proxy_common::{
     addr::{Ip4, Ip6},
     maps::{
-        conntrack::{CtEntry, CtKey, Role},
         counters::CounterKey,
         socket_datagrams::ListedPair,
+        stale_ways::Way,
+        sweep::{
+            SweptConnection,
+            flags::{GIVES_WAY, HOLDS_PORT, LEFT, LISTED, OVER},
+        },
     },
-    proto,
 };
 
 use super::{
     Served, Timeouts,
-    connection::{Connection, Rows},
     counters::{self, Counts},
 };
 use crate::{
@@ -48,7 +50,8 @@ pub(in crate::dataplane) struct Flows<A> {
     pub(super) left: usize,
     /// Connections that were over, and are removed.
     pub(super) expired: usize,
-    pub(super) ways: HashMap<Path<A>, Datagrams<A>>,
+    /// The ways that datagrams go, each with the sockets that hold it.
+    pub(super) ways: HashMap<Way<A>, Vec<ListedPair<A>>>,
 }
 
 /// Source ports in use by masquerading: node address and protocol → backend → number.
@@ -58,32 +61,8 @@ pub(in crate::dataplane) type PortUse<A> = HashMap<(A, u8), HashMap<(A, u16), us
 /// nanoseconds. Which of them still stick follows from the timeout, which rows do not tell.
 pub(in crate::dataplane) type Clients = HashMap<u32, Vec<u64>>;
 
-/// The way that UDP flows go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Path<A> {
-    pub(super) service: u32,
-    pub(super) backend: u32,
-    pub(super) proto: u8,
-    /// Unknown of a row whose connection lost its first one.
-    pub(super) ends: Option<Ends<A>>,
-}
-
-/// Both ends of a way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ends<A> {
-    pub(super) frontend: (A, u16),
-    pub(super) backend: (A, u16),
-}
-
-/// The flows that go one way.
-#[derive(Debug)]
-pub(super) struct Datagrams<A> {
-    pub(super) connections: Vec<Box<[CtKey<A>]>>,
-    pub(super) sockets: Vec<ListedPair<A>>,
-}
-
 impl Survey {
-    /// Looks at all flows and removes those that are over. `now_ns` is `CLOCK_MONOTONIC`.
+    /// Has all flows swept, and those that are over removed. `now_ns` is `CLOCK_MONOTONIC`.
     pub fn take(maps: &mut impl MapStore, now_ns: u64, timeouts: &Timeouts) -> Result<Self, MapError> {
         let v4 = Flows::take(maps.v4(), now_ns, timeouts)?;
         Ok(Self { v4, v6: Flows::take(maps.v6(), now_ns, timeouts)?, now_ns })
@@ -101,6 +80,11 @@ impl Survey {
         self.v4.left + self.v6.left
     }
 
+    /// Connections that were over, and are removed.
+    pub fn expired(&self) -> usize {
+        self.v4.expired + self.v6.expired
+    }
+
     /// The flows of both families.
     pub(in crate::dataplane) fn families(&self) -> (&Flows<Ip4>, &Flows<Ip6>) {
         (&self.v4, &self.v6)
@@ -109,24 +93,18 @@ impl Survey {
 
 impl<A: MapAddr> Flows<A> {
     fn take(maps: &mut impl FamilyMaps<A>, now_ns: u64, timeouts: &Timeouts) -> Result<Self, MapError> {
-        let mut rows = Rows::new();
-        maps.each_conntrack(&mut |key, entry| {
-            rows.insert(*key, *entry);
-        })?;
         let mut flows = Self {
-            conntrack: rows.len(),
+            conntrack: 0,
             transient: 0,
-            snat: ports_in_use(&rows),
-            counts: Counts::new(),
+            snat: PortUse::new(),
+            // Before the rows: what goes meanwhile is not counted twice.
+            counts: counters::read(maps)?,
             clients: Clients::new(),
-            left: rows.values().filter(|entry| entry.role == Role::LEAVE.0).count(),
+            left: 0,
             expired: 0,
             ways: HashMap::new(),
         };
-        let over = flows.sort(&rows, now_ns, timeouts);
-        drop(rows);
-        flows.expired = super::remove::expired(maps, &over)?;
-        flows.count(maps)?;
+        flows.conntrack = maps.sweep(now_ns, (*timeouts).into(), &mut |swept| flows.add(swept))?;
         maps.each_affinity(&mut |key, row| {
             flows.clients.entry(key.service).or_default().push(row.last_used)
         })?;
@@ -134,99 +112,40 @@ impl<A: MapAddr> Flows<A> {
         Ok(flows)
     }
 
-    /// Adds what is over to what is open.
-    fn count(&mut self, maps: &impl FamilyMaps<A>) -> Result<(), MapError> {
-        for (key, over) in counters::read(maps)? {
+    /// Adds a connection to the sums.
+    fn add(&mut self, swept: &SweptConnection<A>) {
+        let is = |flag| swept.flags & flag != 0;
+        let (rows, way) = (usize::from(swept.rows), swept.way);
+        self.left += if is(LEFT) { rows } else { 0 };
+        if let Some(key) = swept.counter_key() {
             let served = self.counts.entry(key).or_default();
-            served.opened = over.opened;
-            served.traffic += over.traffic;
+            served.open += u64::from(is(LISTED) && !is(OVER));
+            served.traffic += swept.traffic();
         }
-        Ok(())
-    }
-
-    /// The ways that flows go.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path<A>> {
-        self.ways.keys()
-    }
-
-    /// Tells those that are over from those to be judged. Rows whose connection lost its
-    /// first one stand for themselves.
-    fn sort(&mut self, rows: &Rows<A>, now_ns: u64, timeouts: &Timeouts) -> Vec<Over<A>> {
-        let mut over = Vec::new();
-        let mut seen = HashSet::with_capacity(rows.len());
-        for primaries in [true, false] {
-            let is_turn = |entry: &CtEntry<A>| Role(entry.role).is_primary() == primaries;
-            for (key, entry) in rows.iter().filter(|(_, entry)| is_turn(entry)) {
-                if seen.contains(key) {
-                    continue;
-                }
-                let connection = Connection::of(rows, key, entry);
-                seen.extend(connection.rows.iter().map(|(key, _)| **key));
-                let keys = connection.rows.iter().map(|(key, _)| **key).collect();
-                if connection.is_expired(now_ns, timeouts) {
-                    over.push(Over { keys, last_seen: connection.last_seen() });
-                    continue;
-                }
-                if connection.gives_way() {
-                    self.transient += connection.rows.len();
-                }
-                if let Some(key) = entry.counter_key() {
-                    let served = self.counts.entry(key).or_default();
-                    served.open += u64::from(primaries);
-                    connection.rows.iter().for_each(|(_, row)| served.traffic += row.traffic());
-                }
-                if key.proto == proto::UDP && entry.service != 0 {
-                    self.way(path(key, entry)).connections.push(keys);
-                }
-            }
+        if is(OVER) {
+            self.expired += 1;
+            return;
         }
-        over
+        self.transient += if is(GIVES_WAY) { rows } else { 0 };
+        if is(HOLDS_PORT) {
+            let backends = self.snat.entry((swept.masquerade, swept.proto)).or_default();
+            *backends.entry((way.backend_addr, way.backend_port)).or_default() += 1;
+        }
+        if swept.may_be_cut() {
+            self.ways.entry(way).or_default();
+        }
     }
 
     fn add_socket(&mut self, listed: &ListedPair<A>) {
         let pair = &listed.pair;
-        let ends = Ends {
-            frontend: (pair.frontend, pair.frontend_port),
-            backend: (pair.backend, pair.backend_port),
+        let way = Way {
+            service: pair.service,
+            backend: pair.backend_id,
+            frontend: pair.frontend,
+            frontend_port: pair.frontend_port,
+            backend_addr: pair.backend,
+            backend_port: pair.backend_port,
         };
-        let path =
-            Path { service: pair.service, backend: pair.backend_id, proto: proto::UDP, ends: Some(ends) };
-        self.way(path).sockets.push(*listed);
+        self.ways.entry(way).or_default().push(*listed);
     }
-
-    fn way(&mut self, path: Path<A>) -> &mut Datagrams<A> {
-        let empty = || Datagrams { connections: Vec::new(), sockets: Vec::new() };
-        self.ways.entry(path).or_insert_with(empty)
-    }
-}
-
-/// Each reply to a masqueraded connection finds it by a row with the port. Ports that another connection
-/// may have at once are free.
-fn ports_in_use<A: MapAddr>(rows: &Rows<A>) -> PortUse<A> {
-    let is_held = |key: &CtKey<A>, reply: &CtEntry<A>| {
-        let forward = rows.get(&reply.pair(key.proto, key.hook));
-        forward.is_none_or(|forward| key.is_undone_by(forward) && !forward.gives_way(reply, key.proto))
-    };
-    let mut ports = PortUse::new();
-    for (key, entry) in rows.iter().filter(|(_, entry)| entry.role == Role::REV_SNAT.0) {
-        if !is_held(key, entry) {
-            continue;
-        }
-        let backends = ports.entry((key.dst, key.proto)).or_default();
-        *backends.entry((key.src, key.sport)).or_default() += 1;
-    }
-    ports
-}
-
-/// A connection that is over.
-pub(super) struct Over<A> {
-    pub(super) keys: Box<[CtKey<A>]>,
-    /// When a packet of it was last seen.
-    pub(super) last_seen: u64,
-}
-
-fn path<A: MapAddr>(key: &CtKey<A>, entry: &CtEntry<A>) -> Path<A> {
-    let ends = Ends { frontend: (key.dst, key.dport), backend: (entry.dst, entry.dport) };
-    let ends = Role(entry.role).is_primary().then_some(ends);
-    Path { service: entry.service, backend: entry.backend, proto: key.proto, ends }
 }

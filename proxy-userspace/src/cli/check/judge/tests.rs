@@ -49,7 +49,7 @@ fn what_the_kernel_lacks() {
         &old,
         &[
             ("kernel", State::Error, "6.1"),
-            ("BTF", State::Warning, "bpftool"),
+            ("BTF", State::Error, "CONFIG_DEBUG_INFO_BTF"),
             ("bpffs", State::Error, "mount"),
             ("cgroup2", State::Error, "socketLB"),
         ],

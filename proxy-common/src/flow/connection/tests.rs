@@ -1,0 +1,59 @@
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    Ip4, Ip6,
+    flow::testing::{Ends, Rows, TestAddr, ends},
+};
+
+/// The connections that rows stand for, each with the keys of all its rows.
+fn connections<A: TestAddr>(rows: &Rows<A>) -> Vec<(Connection<A>, Vec<CtKey<A>>)> {
+    let mut found = Vec::new();
+    for (key, row) in rows {
+        let (find, mut other) = (|key: &CtKey<A>| rows.get(key), CtKey::default());
+        let Some(connection) = Connection::of(key, row, find, &mut other) else { continue };
+        let mut keys = Vec::from([*key]);
+        connection.each_other(key, row, find, &mut other, |key| keys.push(*key));
+        found.push((connection, keys));
+    }
+    found
+}
+
+/// Whichever rows are lost, each that is left belongs to one connection, and all to one while the first is there.
+fn each_row_has_one_connection<A: TestAddr>(ends: Ends<A>) -> Result<(), TestCaseError> {
+    for kind in 0..5 {
+        let all: Vec<_> = ends.rows(kind).into_iter().collect();
+        for left in 0..1 << all.len() {
+            let rows: Rows<A> =
+                all.iter().enumerate().filter(|(n, _)| left >> n & 1 != 0).map(|(_, row)| *row).collect();
+            let found = connections(&rows);
+            let mut keys: Vec<_> = found.iter().flat_map(|(_, keys)| keys.clone()).collect();
+            prop_assert_eq!(keys.len(), rows.len(), "of {} in {:?}", kind, &rows);
+            prop_assert!(keys.iter().all(|key| rows.contains_key(key)));
+            keys.sort_by_key(|key| std::format!("{key:?}"));
+            keys.dedup();
+            prop_assert_eq!(keys.len(), rows.len(), "of {} in {:?}", kind, &rows);
+            if rows.values().any(|row| Role(row.role).is_primary()) {
+                prop_assert_eq!(found.len(), 1, "of {} in {:?}", kind, &rows);
+            }
+            for (connection, keys) in &found {
+                prop_assert_eq!(usize::from(connection.rows), keys.len());
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn each_row_has_one_connection_v4(ends in ends(any::<[u8; 4]>().prop_map(Ip4::from))) {
+        each_row_has_one_connection(ends)?;
+    }
+
+    #[test]
+    fn each_row_has_one_connection_v6(ends in ends(any::<[u8; 16]>().prop_map(Ip6::from))) {
+        each_row_has_one_connection(ends)?;
+    }
+}

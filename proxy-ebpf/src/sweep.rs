@@ -1,0 +1,99 @@
+//! Judges the connections of `conntrack` where they lie. The agent has these programs run for every row: those of
+//! connections that are over are removed, and one [`SweptConnection`] of each connection is shown to the agent.
+//!
+//! Iterators (`iter.rs`). Programs for packets may run meanwhile, also on this CPU: so nothing here uses their rooms.
+
+use aya_ebpf::bindings::seq_file;
+use proxy_common::{
+    Ip4, Ip6,
+    flow::Connection,
+    maps::{
+        conntrack::{CtEntry, CtKey},
+        sweep::{Sweep, SweptConnection, flags},
+    },
+};
+
+use crate::{
+    iter::{Element, write},
+    maps::{self, Tables},
+};
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/bpf_map_elem")]
+pub extern "C" fn sweep_v4(element: *const Element<CtKey<Ip4>, CtEntry<Ip4>>) -> i32 {
+    sweep(element)
+}
+
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/bpf_map_elem")]
+pub extern "C" fn sweep_v6(element: *const Element<CtKey<Ip6>, CtEntry<Ip6>>) -> i32 {
+    sweep(element)
+}
+
+#[inline(always)]
+fn sweep<A: Tables>(element: *const Element<CtKey<A>, CtEntry<A>>) -> i32 {
+    // SAFETY: the kernel runs the program with such a context, and the agent lets it iterate over a map with keys and
+    // values of these types alone; the kernel refuses maps with smaller ones. The row stays in place until the
+    // program ends: see `maps::conntrack`.
+    let (key, row, seq) = unsafe {
+        let element = &*element;
+        if element.key.is_null() || element.value.is_null() {
+            return 0;
+        }
+        (&*element.key, &*element.value, element.seq())
+    };
+    if let Some(order) = maps::sweep()
+        && look(order, key, row, seq)
+    {
+        order.rows += 1;
+    }
+    0
+}
+
+/// Looks at a row; false if it is to be looked at again, as there is no room to show its connection.
+#[inline(always)]
+fn look<A: Tables>(order: &Sweep, key: &CtKey<A>, row: &CtEntry<A>, seq: *mut seq_file) -> bool {
+    if row.is_passed_over(key.proto, order.now, &order.timeouts) {
+        return true;
+    }
+    let rows = |key: &CtKey<A>| maps::conntrack(key).map(|row| &*row);
+    let mut other = CtKey::default();
+    let Some(connection) = Connection::of(key, row, rows, &mut other) else { return true };
+    let mut swept = SweptConnection::default();
+    swept.set(key, row, &connection);
+    let goes = if order.cut == 0 {
+        connection.is_over(order.now, &order.timeouts)
+    } else {
+        swept.may_be_cut() && maps::is_stale(&swept.way)
+    };
+    if goes {
+        swept.flags |= flags::OVER;
+    } else if order.cut != 0 {
+        return true;
+    }
+    // SAFETY: of this element; the type has no padding.
+    if !unsafe { write(seq, &swept) } {
+        return false;
+    }
+    if goes {
+        connection.each_other(key, row, rows, &mut other, |key| remove(key));
+        // Last, as the others are found by it; a copy, as helpers take no key from the context.
+        other = *key;
+        remove(&other);
+    }
+    true
+}
+
+/// Removes a row, if it is still there. What it has counted is kept.
+#[inline(always)]
+fn remove<A: Tables>(key: &CtKey<A>) {
+    let Some(row) = maps::conntrack(key) else { return };
+    let (counter, traffic) = (row.counter_key(), row.traffic());
+    // Nothing is read of the row from here on: the kernel uses it again at once.
+    if maps::conntrack_remove(key)
+        && let Some(counter) = counter
+        && traffic.in_packets | traffic.out_packets != 0
+    {
+        maps::add_traffic::<A>(&counter.by_programs(), &traffic);
+    }
+}
