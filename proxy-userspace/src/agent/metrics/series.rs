@@ -92,28 +92,28 @@ impl Seen {
         let mut added = Vec::with_capacity(self.0.len());
         for (family, key, served) in counts {
             let before = self.0.get(&(family, key)).copied().unwrap_or_default();
-            added.push(((family, key), since(&before, &served)));
-            now.insert((family, key), served);
+            let (more, highest) = since(&before, &served);
+            added.push(((family, key), more));
+            now.insert((family, key), highest);
         }
         self.0 = now;
         added
     }
 }
 
-/// A count that has fallen has begun anew.
-fn since(before: &Served, now: &Served) -> Served {
-    let more = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
-    let (b, n) = (&before.traffic, &now.traffic);
-    Served {
-        opened: more(before.opened, now.opened),
-        open: now.open,
-        traffic: Traffic {
-            in_packets: more(b.in_packets, n.in_packets),
-            in_bytes: more(b.in_bytes, n.in_bytes),
-            out_packets: more(b.out_packets, n.out_packets),
-            out_bytes: more(b.out_bytes, n.out_bytes),
-        },
-    }
+/// What was added since, and how high the counts have been. Where the count of opened connections has fallen, all
+/// have begun anew. Traffic alone falls when a row was on its way from the table to the sums: that comes again.
+fn since(before: &Served, now: &Served) -> (Served, Served) {
+    let before = if now.opened < before.opened { Served::default() } else { *before };
+    let (b, n) = (before.traffic, now.traffic);
+    let each = |of: fn(u64, u64) -> u64| Traffic {
+        in_packets: of(n.in_packets, b.in_packets),
+        in_bytes: of(n.in_bytes, b.in_bytes),
+        out_packets: of(n.out_packets, b.out_packets),
+        out_bytes: of(n.out_bytes, b.out_bytes),
+    };
+    let more = Served { opened: now.opened - before.opened, traffic: each(u64::saturating_sub), ..*now };
+    (more, Served { traffic: each(u64::max), ..*now })
 }
 
 #[cfg(test)]
@@ -138,6 +138,19 @@ mod tests {
         // Away and back: the kernel forgot it.
         assert_eq!(look(&mut seen, 2, served(1, 0)), served(1, 0));
         assert_eq!(look(&mut seen, 1, served(1, 0)), served(1, 0));
+    }
+
+    #[test]
+    fn traffic_that_was_missed_once_is_not_counted_twice() {
+        let mut seen = Seen::default();
+        let carried = |opened, in_bytes| {
+            let traffic = Traffic { in_bytes, ..Traffic::default() };
+            Served { opened, traffic, ..Served::default() }
+        };
+        let mut more = |opened, bytes| look(&mut seen, 1, carried(opened, bytes)).traffic.in_bytes;
+        assert_eq!([more(5, 1000), more(5, 400), more(6, 1100), more(6, 1150)], [1000, 0, 100, 50]);
+        // All of the backend's counts have been forgotten.
+        assert_eq!([more(1, 100), more(1, 130)], [100, 30]);
     }
 
     #[test]
