@@ -23,6 +23,7 @@ macro_rules! entry_points {
     ($($(#[$doc:meta])+ $name:ident: $link:ty, $($pipeline:ident)::+;)+) => {$(
         $(#[$doc])+
         #[classifier]
+        #[inline(always)]
         pub fn $name(ctx: TcContext) -> i32 {
             let packet = Skb::<$link>::new(&ctx);
             let verdict = match packet.ether_type() {

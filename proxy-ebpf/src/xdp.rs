@@ -24,6 +24,7 @@ const VLAN: u16 = 0x8100;
 
 /// Forwards what only passes through this node; all else goes up to the tc programs.
 #[xdp(frags)]
+#[inline(always)]
 pub fn shunt_xdp(ctx: XdpContext) -> u32 {
     let frame = Frame::<Untagged>::new(&ctx);
     match frame.ether_type() {

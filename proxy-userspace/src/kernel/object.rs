@@ -250,3 +250,6 @@ pub(super) fn pinned(pins: &Pins, name: &'static str) -> Result<Map, KernelError
     let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
     Map::from_map_data(data).map_err(|source| KernelError::Map { name, source })
 }
+
+#[cfg(test)]
+mod stack;
