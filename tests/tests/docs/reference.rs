@@ -188,9 +188,16 @@ fn docs(attributes: &[Attribute]) -> String {
 /// The first paragraph in one line, without links into the code.
 fn sentence(docs: &str) -> String {
     let first = docs.split("\n\n").next().unwrap_or_default().replace('\n', " ");
-    let first = first.replace("[`", "`").replace("`]", "`");
+    let mut parts = first.split("[`");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once("`]").unwrap_or((part, ""));
+        // Where it leads, if that is not by its name.
+        let rest = rest.strip_prefix('(').and_then(|rest| Some(rest.split_once(')')?.1)).unwrap_or(rest);
+        text.push_str(&format!("`{name}`{rest}"));
+    }
     // A bar would end the cell.
-    first.replace('|', "\\|").trim().to_owned()
+    text.replace('|', "\\|").trim().to_owned()
 }
 
 fn lower(text: &str) -> String {
