@@ -358,7 +358,8 @@ pub fn settings() -> Option<&'static Settings> {
 /// How connections are to be judged.
 #[inline(always)]
 pub fn sweep() -> Option<&'static mut Sweep> {
-    // SAFETY: the agent writes it before it has the programs run, and they run one after the other.
+    // SAFETY: the agent writes it before it has the programs run. Whoever else reads their pins has them run too: then
+    // `rows`, which is all that programs write, is wrong.
     SWEEP.get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 

@@ -84,7 +84,7 @@ fn look<A: Tables>(order: &Sweep, key: &CtKey<A>, row: &CtEntry<A>, seq: *mut se
     true
 }
 
-/// Removes a row, if it is still there. What it has counted is kept.
+/// Removes a row, if it is still there. What it has counted is kept. As `stage::retire` does in the room of a packet.
 #[inline(always)]
 fn remove<A: Tables>(key: &CtKey<A>) {
     let Some(row) = maps::conntrack(key) else { return };

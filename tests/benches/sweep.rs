@@ -15,7 +15,10 @@ use clap::Parser;
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::{
     Addr, Ip4, Ip6, Tuple,
-    maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+    maps::{
+        conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
+        stale_ways::Way,
+    },
     packet::headers::tcp_flags::{ACK, SYN},
     proto,
 };
@@ -70,17 +73,20 @@ fn main() -> Result<()> {
 fn measure(family: &str, connections: u32, rounds: u32, bench: &mut Bench) -> Result<()> {
     let now = monotonic_nanos()?;
     let rows = connections * ROWS;
-
     let copied = median(rounds, || cost(|| copy(&mut bench.maps, rows)))?;
     let swept = median(rounds, || cost(|| sweep(bench, now, 0)))?;
+    let cut = median(rounds, || cost(|| cut(&mut bench.maps)))?;
     let removed = cost(|| sweep(bench, now + DAYS, connections))?;
     for _ in 0..3 {
         Survey::take(&mut bench.maps, now + DAYS, &Timeouts::default())?;
     }
     copy(&mut bench.maps, 0)?;
-    for (what, cost) in
-        [("read all rows", copied), ("sweep, no connection over", swept), ("sweep, all over", removed)]
-    {
+    for (what, cost) in [
+        ("read all rows", copied),
+        ("sweep, no connection over", swept),
+        ("cut, no connection goes that way", cut),
+        ("sweep, all over", removed),
+    ] {
         let nanos = cost.cpu.as_nanos() / u128::from(rows);
         println!(
             "{family:<6} {what:<34} {:>9.1} {nanos:>9} {:>10}",
@@ -135,6 +141,13 @@ fn sweep(bench: &mut Bench, now: u64, expected: u32) -> Result<()> {
         (least as usize..=expected as usize).contains(&expired),
         "{expired} of {expected} connections went"
     );
+    Ok(())
+}
+
+/// Has flows removed that go a way which none goes.
+fn cut(maps: &mut impl MapStore) -> Result<()> {
+    let count = maps.v4().cut(&[Way::default()])? + maps.v6().cut(&[Way::default()])?;
+    ensure!(count == 0, "{count} connections went");
     Ok(())
 }
 

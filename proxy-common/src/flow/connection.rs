@@ -130,10 +130,9 @@ impl<A: Addr> Connection<A> {
             self.add(next);
         }
         other.set_next_pair(row, next, key.proto);
-        let undoes = |pair: &CtEntry<A>| {
-            pair.src == row.dst && pair.dst == row.src && pair.sport == row.dport && pair.dport == row.sport
-        };
-        if let Some(pair) = rows(other).filter(|pair| is_of(row, pair, Role::REV_SNAT) && undoes(pair)) {
+        let inside = row.target(key.proto);
+        let is_pair = |pair: &&CtEntry<A>| is_of(row, pair, Role::REV_SNAT) && pair.undoes(&inside);
+        if let Some(pair) = rows(other).filter(is_pair) {
             self.has_next_pair = true;
             self.add(pair);
             self.masquerade = Some(other.dst);

@@ -4,14 +4,12 @@
 //! Like the kernel's, a batch that fails may have been carried out in part. There is no
 //! LRU: flow tables hold whatever is put into them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-};
+mod sweep;
+
+use std::{collections::BTreeMap, io};
 
 use proxy_common::{
     addr::{Ip4, Ip6},
-    flow::Connection,
     maps::{
         affinity::{Affinity, AffinityKey},
         backends::Backend,
@@ -24,7 +22,7 @@ use proxy_common::{
         socket_datagrams::{ListedPair, SocketPair},
         source_ranges::SourceRange,
         stale_ways::Way,
-        sweep::{self, SweptConnection},
+        sweep::SweptConnection,
     },
 };
 
@@ -187,38 +185,6 @@ impl<A: MapAddr> MemoryFamily<A> {
         self.backends.resize(self.backends.len().max(room.backends as usize), Backend::default());
         self.slots.resize(self.slots.len().max(room.slots as usize), 0);
         self.frontend_capacity = self.frontend_capacity.max(room.frontends as usize);
-    }
-}
-
-impl<A: MapAddr> MemoryFamily<A> {
-    /// Calls `visit` with every connection and removes those that `is_to_go`.
-    fn remove_connections(
-        &mut self,
-        is_passed_over: impl Fn(&CtKey<A>, &CtEntry<A>) -> bool,
-        is_to_go: impl Fn(&Connection<A>, &SweptConnection<A>) -> bool,
-        mut visit: impl FnMut(&SweptConnection<A>),
-    ) -> Result<(), MapError> {
-        let table: HashMap<_, _> = self.conntrack.iter().copied().collect();
-        let (rows, mut other) = (|key: &CtKey<A>| table.get(key), CtKey::default());
-        for (key, row) in self.conntrack.clone() {
-            if is_passed_over(&key, &row) {
-                continue;
-            }
-            let Some(connection) = Connection::of(&key, &row, rows, &mut other) else { continue };
-            let mut swept = SweptConnection::default();
-            swept.set(&key, &row, &connection);
-            if is_to_go(&connection, &swept) {
-                swept.flags |= sweep::flags::OVER;
-                let mut gone = vec![key];
-                connection.each_other(&key, &row, rows, &mut other, |key| gone.push(*key));
-                self.delete_conntrack(&gone)?;
-                if let Some(counter) = swept.counter_key() {
-                    *self.traffic.entry(counter).or_default() += swept.traffic();
-                }
-            }
-            visit(&swept);
-        }
-        Ok(())
     }
 }
 
@@ -418,24 +384,11 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         timeouts: TimeoutSecs,
         visit: &mut dyn FnMut(&SweptConnection<A>),
     ) -> Result<usize, MapError> {
-        let rows = self.conntrack.len();
-        self.remove_connections(
-            |key, row| row.is_passed_over(key.proto, now_ns, &timeouts),
-            |connection, _| connection.is_over(now_ns, &timeouts),
-            visit,
-        )?;
-        Ok(rows)
+        self.sweep_connections(now_ns, &timeouts, visit)
     }
 
     fn cut(&mut self, ways: &[Way<A>]) -> Result<usize, MapError> {
-        let mut count = 0;
-        let is_stale = |swept: &SweptConnection<A>| swept.may_be_cut() && ways.contains(&swept.way);
-        self.remove_connections(
-            |_, _| false,
-            |_, swept| is_stale(swept),
-            |swept| count += usize::from(is_stale(swept)),
-        )?;
-        Ok(count)
+        self.cut_connections(ways)
     }
 
     fn each_affinity(&self, visit: &mut dyn FnMut(&AffinityKey<A>, &Affinity)) -> Result<(), MapError> {

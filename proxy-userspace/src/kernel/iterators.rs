@@ -36,8 +36,11 @@ pub(super) const SWEEPS: [MapIterator; 2] = [
     MapIterator { name: "sweep_v6", map: "conntrack_v6", kind: "bpf_map_elem" },
 ];
 
-/// Times in a row that the kernel may pause before it shows anything: it looks at a million elements in between.
-const PAUSES: usize = 16;
+/// Elements that the kernel looks at before it pauses, if it has nothing to show (`MAX_ITER_OBJECTS` in
+/// kernel/bpf/bpf_iter.c).
+const ELEMENTS: u32 = 1_000_000;
+/// Pauses in a row, at most: as many as the largest map takes.
+const PAUSES: u32 = u32::MAX / ELEMENTS + 1;
 
 /// Bytes that are read at once. The kernel has as much ready (`bpf_seq_read` in kernel/bpf/bpf_iter.c).
 const CHUNK: usize = 8 * 4096;

@@ -211,6 +211,31 @@ fn rows_without_their_first_expire_alone() {
     assert!(maps.v4.conntrack.is_empty());
 }
 
+/// Nothing is known of the other direction, and most such rows belong to a connection.
+#[test]
+fn tcp_without_its_first_row_stays_until_it_tells_of_an_end() {
+    let check = |age, tcp_flags, expected| {
+        for snat in [false, true] {
+            let (mut maps, reconciler) = setup();
+            let flow = Flow { age, tcp: (tcp_flags, tcp_flags), snat, ..TCP };
+            maps.v4.conntrack = flow.rows(&maps)[1..2].to_vec();
+            assert_eq!(sweep(&mut maps, &reconciler), expected, "{age} {tcp_flags}");
+        }
+    };
+    check(86_000, ACK | 2, KEPT);
+    check(86_401, ACK | 2, EXPIRED);
+    check(11, ACK | RST, EXPIRED);
+    check(3_601, ACK | FIN, EXPIRED);
+}
+
+#[test]
+fn what_is_left_to_netfilter_is_counted() {
+    let (mut maps, _) = setup();
+    maps.v4.conntrack = TCP.rows(&maps)[..1].to_vec();
+    (maps.v4.conntrack[0].1.role, maps.v4.conntrack[0].1.service) = (Role::LEAVE.0, 0);
+    assert_eq!(Survey::take(&mut maps, NOW, &Timeouts::default()).expect("memory").left(), 1);
+}
+
 /// A flow of another service has taken the place of one that was found stale.
 #[test]
 fn flows_that_others_have_replaced_stay() {

@@ -1,5 +1,5 @@
-//! What the programs need of the stack. The kernel here may count less than the oldest one that they are for:
-//! `check_max_stack_depth` in kernel/bpf/verifier.c rounds the frame of each function up to 32 bytes until 6.9.
+//! What the programs need of the stack. The kernel here may count less than the oldest one that they are for: in 6.1,
+//! `check_max_stack_depth` in kernel/bpf/verifier.c rounds the frame of each function up to 32 bytes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -33,7 +33,7 @@ fn connection<A: Addr>(rng: &mut Rng, number: u16, addr: fn(u8) -> A) -> Vec<(Ct
     let inside = Tuple { dst: addr(backend), dport: 8080, ..original };
     let wire = Tuple { src: addr(9), sport: number ^ 0x5555, ..inside };
     let is_masqueraded = rng.below(2) == 0;
-    let owner = 1 + rng.below(3) as u32;
+    let owner = rng.below(4) as u32;
     let mut row = |hook, from: Tuple<A>, to: Tuple<A>, role: Role| {
         let age = [0, 5, 20, 60, 200, 4_000, 90_000][rng.below(7)] * SECOND;
         let mut row =
@@ -60,6 +60,10 @@ fn connection<A: Addr>(rng: &mut Rng, number: u16, addr: fn(u8) -> A) -> Vec<(Ct
             row(EGRESS, original, wire, Role::HOST),
             row(INGRESS, wire.reversed(), original.reversed(), Role::REV_HOST),
         ],
+        Role::DIRECT => vec![
+            row(INGRESS, inside, wire, Role::DIRECT),
+            row(EGRESS, wire.reversed(), inside.reversed(), Role::REV_DIRECT),
+        ],
         alone => vec![row(INGRESS, original, inside, alone)],
     };
     if is_masqueraded && role_of(number) == Role::DNAT {
@@ -72,7 +76,8 @@ fn connection<A: Addr>(rng: &mut Rng, number: u16, addr: fn(u8) -> A) -> Vec<(Ct
 
 /// Most connections are led to a backend.
 fn role_of(number: u16) -> Role {
-    [Role::DNAT, Role::DNAT, Role::DNAT, Role::HOST, Role::DSR, Role::PASS][usize::from(number) % 6]
+    let others = [Role::HOST, Role::DIRECT, Role::DSR, Role::PASS, Role::LEAVE];
+    others.get(usize::from(number) % 10).copied().unwrap_or(Role::DNAT)
 }
 
 type Table<A> = BTreeMap<String, (CtKey<A>, CtEntry<A>)>;
