@@ -19,7 +19,7 @@ mod tcp;
 mod testing;
 
 pub use self::{
-    connection::Connection,
+    connection::{Connection, may_be_cut},
     ports::SourcePorts,
     tcp::{TcpState, ends, noted},
 };

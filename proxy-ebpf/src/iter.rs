@@ -34,6 +34,9 @@ impl<K, V> Element<K, V> {
     }
 }
 
+/// What a program returns to be run for the element again (kernel/bpf/bpf_iter.c).
+pub const AGAIN: i32 = 1;
+
 /// Writes `shown`; false if there is no room for it. Then the kernel runs the program for the element again.
 ///
 /// # Safety

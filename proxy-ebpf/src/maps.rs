@@ -52,6 +52,7 @@ pub use self::{
     peers::{put_socket_peer, socket_peer},
     room::{Room, Turn, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search, turn},
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
+    sweep::{SweepRoom, in_sweep_room, sweep},
 };
 use crate::packet::Packet;
 
@@ -63,6 +64,7 @@ mod fragment;
 mod peers;
 mod room;
 mod sticky;
+mod sweep;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
@@ -81,6 +83,7 @@ type Fragments<A> = LruHashMap<FragmentKey<A>, FragmentRow<A>, { fragments::CAPA
 type HeldPortsTable<A> = LruHashMap<HeldPortsKey<A>, HeldPorts, { held_ports::CAPACITY as usize }>;
 type Opened = HashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type Rooms<A> = PerCpuArray<Room<A>, 1>;
+type SweepRooms<A> = PerCpuArray<SweepRoom<A>, 1>;
 type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type SocketPeers<A> = SkStorage<SocketPeer<A>>;
 type NetnsAddresses<A> = LruHashMap<Netns, A, { netns_addresses::CAPACITY as usize }>;
@@ -137,6 +140,7 @@ family! { Ip4:
     traffic = TRAFFIC_V4: TrafficTable;
     held_ports = HELD_PORTS_V4: HeldPortsTable<Ip4>;
     rooms = ROOM_V4: Rooms<Ip4>;
+    sweep_rooms = SWEEP_ROOM_V4: SweepRooms<Ip4>;
 }
 
 family! { Ip6:
@@ -161,6 +165,7 @@ family! { Ip6:
     traffic = TRAFFIC_V6: TrafficTable;
     held_ports = HELD_PORTS_V6: HeldPortsTable<Ip6>;
     rooms = ROOM_V6: Rooms<Ip6>;
+    sweep_rooms = SWEEP_ROOM_V6: SweepRooms<Ip6>;
 }
 
 #[btf_map]
@@ -230,6 +235,7 @@ pub trait Tables: ServiceRange + SnatAddresses {
     fn traffic() -> &'static TrafficTable;
     fn held_ports() -> &'static HeldPortsTable<Self>;
     fn rooms() -> &'static Rooms<Self>;
+    fn sweep_rooms() -> &'static SweepRooms<Self>;
 }
 
 /// What the address may be to us: bits of [`address_filter::flags`].
@@ -353,14 +359,6 @@ pub fn device(ifindex: u32) -> Option<&'static Device> {
 #[inline(always)]
 pub fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
-}
-
-/// How connections are to be judged.
-#[inline(always)]
-pub fn sweep() -> Option<&'static mut Sweep> {
-    // SAFETY: the agent writes it before it has the programs run. Whoever else reads their pins has them run too: then
-    // `rows`, which is all that programs write, is wrong.
-    SWEEP.get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 
 /// True if the agent has found the way to lead where it may not.

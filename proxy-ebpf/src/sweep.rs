@@ -1,21 +1,21 @@
 //! Judges the connections of `conntrack` where they lie. The agent has these programs run for every row: those of
 //! connections that are over are removed, and one [`SweptConnection`] of each connection is shown to the agent.
 //!
-//! Iterators (`iter.rs`). Programs for packets may run meanwhile, also on this CPU: so nothing here uses their rooms.
+//! Iterators (`iter.rs`). Programs for packets may run meanwhile, also on this CPU: so these have a room of their own.
 
 use aya_ebpf::bindings::seq_file;
 use proxy_common::{
     Ip4, Ip6,
-    flow::Connection,
+    flow::may_be_cut,
     maps::{
         conntrack::{CtEntry, CtKey},
-        sweep::{Sweep, SweptConnection, flags},
+        sweep::{Sweep, flags},
     },
 };
 
 use crate::{
-    iter::{Element, write},
-    maps::{self, Tables},
+    iter::{AGAIN, Element, write},
+    maps::{self, SweepRoom, Tables},
 };
 
 #[unsafe(no_mangle)]
@@ -42,29 +42,44 @@ fn sweep<A: Tables>(element: *const Element<CtKey<A>, CtEntry<A>>) -> i32 {
         }
         (&*element.key, &*element.value, element.seq())
     };
-    if let Some(order) = maps::sweep()
-        && look(order, key, row, seq)
-    {
+    let Some(order) = maps::sweep() else { return 0 };
+    let is_passed_over = if order.cut == 0 {
+        row.is_passed_over(key.proto, order.now, &order.timeouts)
+    } else {
+        !may_be_cut(key.proto, row.service)
+    };
+    if is_passed_over {
         order.rows += 1;
+        return 0;
+    }
+    match maps::in_sweep_room(|room| look(order, key, row, seq, room)) {
+        Some(true) => order.rows += 1,
+        // Written again when there is room.
+        Some(false) => {}
+        None => return AGAIN,
     }
     0
 }
 
 /// Looks at a row; false if it is to be looked at again, as there is no room to show its connection.
 #[inline(always)]
-fn look<A: Tables>(order: &Sweep, key: &CtKey<A>, row: &CtEntry<A>, seq: *mut seq_file) -> bool {
-    if row.is_passed_over(key.proto, order.now, &order.timeouts) {
+fn look<A: Tables>(
+    order: &Sweep,
+    key: &CtKey<A>,
+    row: &CtEntry<A>,
+    seq: *mut seq_file,
+    room: &mut SweepRoom<A>,
+) -> bool {
+    let SweepRoom { connection, swept, other, .. } = room;
+    let rows = |key: &CtKey<A>| maps::conntrack(key).map(|row| &*row);
+    if !connection.read(key, row, rows, other) {
         return true;
     }
-    let rows = |key: &CtKey<A>| maps::conntrack(key).map(|row| &*row);
-    let mut other = CtKey::default();
-    let Some(connection) = Connection::of(key, row, rows, &mut other) else { return true };
-    let mut swept = SweptConnection::default();
-    swept.set(key, row, &connection);
+    swept.set(key, row, connection);
     let goes = if order.cut == 0 {
         connection.is_over(order.now, &order.timeouts)
     } else {
-        swept.may_be_cut() && maps::is_stale(&swept.way)
+        maps::is_stale(&swept.way)
     };
     if goes {
         swept.flags |= flags::OVER;
@@ -72,14 +87,14 @@ fn look<A: Tables>(order: &Sweep, key: &CtKey<A>, row: &CtEntry<A>, seq: *mut se
         return true;
     }
     // SAFETY: of this element; the type has no padding.
-    if !unsafe { write(seq, &swept) } {
+    if !unsafe { write(seq, swept) } {
         return false;
     }
     if goes {
-        connection.each_other(key, row, rows, &mut other, |key| remove(key));
+        connection.each_other(key, row, rows, other, |key| remove(key));
         // Last, as the others are found by it; a copy, as helpers take no key from the context.
-        other = *key;
-        remove(&other);
+        *other = *key;
+        remove(other);
     }
     true
 }

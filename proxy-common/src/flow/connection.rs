@@ -15,31 +15,41 @@ use crate::{
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// The rows of one connection, seen as one.
-#[derive(Clone, Copy, Debug)]
+/// The rows of one connection, seen as one. Zeroes are a value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Connection<A> {
     /// When a packet of it was last seen, as [`CtEntry::last_seen`].
     pub last_seen: u64,
     /// What its rows have counted.
     pub traffic: Traffic,
-    /// How many there are.
+    /// The node address that it is masqueraded behind, if [`MASQUERADED`] says so.
+    masquerade: A,
+    /// How many rows there are.
     pub rows: u8,
     proto: u8,
-    /// Of the row that stands for it.
-    role: Role,
+    /// The [`Role`] of the row that stands for it.
+    role: u8,
     /// TCP flags of the client's packets.
     forward: u8,
     /// TCP flags of the backend's.
     reply: u8,
     /// Bits of any row's [`flags`].
     flags: u8,
-    is_answered: bool,
-    has_pair: bool,
-    has_next: bool,
-    has_next_pair: bool,
-    /// The node address that it is masqueraded behind.
-    masquerade: Option<A>,
+    /// What is known of it: bits of [`ANSWERED`], [`PAIR`], [`NEXT`], [`NEXT_PAIR`] and [`MASQUERADED`].
+    known: u8,
 }
+
+/// The backend has sent something.
+const ANSWERED: u8 = 1;
+/// There is the row that undoes what the one that stands for it does.
+const PAIR: u8 = 2;
+/// There is the second step of the forward direction.
+const NEXT: u8 = 4;
+/// There is the row that undoes that.
+const NEXT_PAIR: u8 = 8;
+/// It is known behind which node address it is masqueraded.
+const MASQUERADED: u8 = 16;
 
 impl<A: Addr> CtEntry<A> {
     /// True for a row of `proto` that a sweep need not look at: it is not the first of its connection, which is TCP and a
@@ -57,59 +67,59 @@ impl<A: Addr> CtEntry<A> {
 }
 
 impl<A: Addr> Connection<A> {
-    /// The connection that the row stands for: its first one does, and one that has lost that for what is left of
-    /// it. Nothing if another row stands for the connection. `rows` is how others are found, `other` room for their
-    /// keys: programs have little.
-    #[inline(always)]
+    /// The connection that the row stands for, as [`read`](Self::read).
     pub fn of<'r>(
         key: &CtKey<A>,
         row: &CtEntry<A>,
         rows: impl Fn(&CtKey<A>) -> Option<&'r CtEntry<A>>,
-        other: &mut CtKey<A>,
     ) -> Option<Self>
     where
         A: 'r,
     {
+        let (mut connection, mut other) = (Self::default(), CtKey::default());
+        connection.read(key, row, rows, &mut other).then_some(connection)
+    }
+
+    /// Makes this the connection that the row stands for: its first one does, and one that has lost that for what is
+    /// left of it. False if another row stands for the connection. `rows` is how others are found, `other` room for
+    /// their keys: programs have little.
+    #[inline(always)]
+    pub fn read<'r>(
+        &mut self,
+        key: &CtKey<A>,
+        row: &CtEntry<A>,
+        rows: impl Fn(&CtKey<A>) -> Option<&'r CtEntry<A>>,
+        other: &mut CtKey<A>,
+    ) -> bool
+    where
+        A: 'r,
+    {
         let role = Role(row.role);
-        let mut connection = Self {
-            last_seen: row.last_seen,
-            traffic: Traffic::default(),
-            rows: 0,
-            proto: key.proto,
-            role,
-            forward: 0,
-            reply: 0,
-            flags: 0,
-            is_answered: false,
-            has_pair: false,
-            has_next: false,
-            has_next_pair: false,
-            masquerade: None,
-        };
-        connection.add(row);
+        *self = Self { last_seen: row.last_seen, proto: key.proto, role: row.role, ..Self::default() };
+        self.add(row);
         if role.is_alone() {
-            return Some(connection);
+            return true;
         }
         if !role.is_primary() && is_listed(key, row, &rows, other) {
-            return None;
+            return false;
         }
         other.set_pair(row, key.proto, key.hook);
         let pair = rows(other);
         if let Some(pair) = pair.filter(|pair| is_pair(key, row, pair)) {
             if role.is_reply() {
-                return None;
+                return false;
             }
-            connection.has_pair = true;
-            connection.add(pair);
+            self.known |= PAIR;
+            self.add(pair);
         }
         match role {
-            Role::DNAT if row.has_next() => connection.add_next(key, row, rows, other),
-            Role::SNAT if connection.has_pair => connection.masquerade = Some(row.src),
+            Role::DNAT if row.has_next() => self.add_next(key, row, rows, other),
+            Role::SNAT if self.has(PAIR) => self.set_masquerade(row.src),
             // Nobody knows how far it is.
-            Role::REV_SNAT if pair.is_none() => connection.masquerade = Some(key.dst),
+            Role::REV_SNAT if pair.is_none() => self.set_masquerade(key.dst),
             _ => {}
         }
-        Some(connection)
+        true
     }
 
     /// Adds the rows behind the first one of a masqueraded connection.
@@ -126,17 +136,28 @@ impl<A: Addr> Connection<A> {
         other.set_next(row, key.proto);
         let next = rows(other).filter(|next| is_of(row, next, Role::SNAT));
         if let Some(next) = next {
-            self.has_next = true;
+            self.known |= NEXT;
             self.add(next);
         }
         other.set_next_pair(row, next, key.proto);
         let inside = row.target(key.proto);
         let is_pair = |pair: &&CtEntry<A>| is_of(row, pair, Role::REV_SNAT) && pair.undoes(&inside);
         if let Some(pair) = rows(other).filter(is_pair) {
-            self.has_next_pair = true;
+            self.known |= NEXT_PAIR;
             self.add(pair);
-            self.masquerade = Some(other.dst);
+            self.set_masquerade(other.dst);
         }
+    }
+
+    #[inline(always)]
+    fn set_masquerade(&mut self, addr: A) {
+        self.masquerade = addr;
+        self.known |= MASQUERADED;
+    }
+
+    #[inline(always)]
+    fn has(&self, known: u8) -> bool {
+        self.known & known != 0
     }
 
     #[inline(always)]
@@ -150,7 +171,9 @@ impl<A: Addr> Connection<A> {
         self.traffic += row.traffic();
         if Role(row.role).is_reply() {
             self.reply |= row.tcp_flags;
-            self.is_answered |= row.packets != 0;
+            if row.packets != 0 {
+                self.known |= ANSWERED;
+            }
         } else {
             self.forward |= row.tcp_flags;
         }
@@ -188,13 +211,13 @@ impl<A: Addr> Connection<A> {
                 state.has_ended() || state.is_opening()
             }
             proto::UDP => self.flags & flags::LASTING == 0,
-            _ => !self.is_answered,
+            _ => !self.has(ANSWERED),
         }
     }
 
     #[inline(always)]
     fn tcp_state(&self) -> TcpState {
-        if self.role.is_alone() {
+        if Role(self.role).is_alone() {
             return TcpState::of_client(self.forward);
         }
         TcpState::of(self.forward, self.reply)
@@ -203,11 +226,12 @@ impl<A: Addr> Connection<A> {
     /// The node address of which it holds a port, so that no other connection may have it.
     #[inline(always)]
     pub fn held_address(&self) -> Option<A> {
-        if self.role == Role::REV_SNAT || !self.gives_way() { self.masquerade } else { None }
+        let holds = self.has(MASQUERADED) && (self.role == Role::REV_SNAT.0 || !self.gives_way());
+        holds.then_some(self.masquerade)
     }
 
     /// Calls `visit` with the keys of its rows but that by which it was found, as long as they are there. All is as
-    /// for [`Connection::of`].
+    /// for [`read`](Self::read).
     #[inline(always)]
     pub fn each_other<'r>(
         &self,
@@ -220,21 +244,28 @@ impl<A: Addr> Connection<A> {
         A: 'r,
     {
         // One that is found by another before that.
-        if self.has_next_pair {
+        if self.has(NEXT_PAIR) {
             other.set_next(row, key.proto);
-            let next = if self.has_next { rows(other) } else { None };
+            let next = if self.has(NEXT) { rows(other) } else { None };
             other.set_next_pair(row, next, key.proto);
             visit(other);
         }
-        if self.has_next {
+        if self.has(NEXT) {
             other.set_next(row, key.proto);
             visit(other);
         }
-        if self.has_pair {
+        if self.has(PAIR) {
             other.set_pair(row, key.proto, key.hook);
             visit(other);
         }
     }
+}
+
+/// True for a connection that is cut where its way does not lead to the service any more: one of datagrams which a
+/// service has.
+#[inline(always)]
+pub fn may_be_cut(proto: u8, service: u32) -> bool {
+    proto == proto::UDP && service != 0
 }
 
 /// True if there is the first row of the connection that `row` belongs to, and it leads to that. `first` is room for

@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     addr::{Addr, Ip4, Ip6},
-    flow::Connection,
-    proto,
+    flow::{self, Connection},
 };
 
 /// How connections are swept.
@@ -100,10 +99,9 @@ impl<A: Addr> SweptConnection<A> {
         Traffic { in_packets, in_bytes, out_packets, out_bytes }
     }
 
-    /// True if it is one of datagrams which a service has: it is cut where its way does not lead there any more.
-    #[inline(always)]
+    /// As [`flow::may_be_cut`].
     pub fn may_be_cut(&self) -> bool {
-        self.proto == proto::UDP && self.way.service != 0
+        flow::may_be_cut(self.proto, self.way.service)
     }
 
     /// Under what it is counted, if a service has it.

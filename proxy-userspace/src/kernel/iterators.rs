@@ -7,6 +7,7 @@ use std::{
     io::{self, Read as _},
     os::fd::AsFd as _,
     path::Path,
+    thread,
 };
 
 use aya::{Btf, Ebpf, Pod, maps::MapData, programs::Iter};
@@ -97,6 +98,8 @@ fn read<T: Pod>(pin: &Path, mut visit: impl FnMut(T)) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && pauses < PAUSES => {
                 pauses += 1;
+                // Or whoever runs the program on this CPU has been interrupted in it.
+                thread::yield_now();
                 continue;
             }
             Err(error) => return Err(error),

@@ -13,7 +13,7 @@ fn connections<A: TestAddr>(rows: &Rows<A>) -> Vec<(Connection<A>, Vec<CtKey<A>>
     let mut found = Vec::new();
     for (key, row) in rows {
         let (find, mut other) = (|key: &CtKey<A>| rows.get(key), CtKey::default());
-        let Some(connection) = Connection::of(key, row, find, &mut other) else { continue };
+        let Some(connection) = Connection::of(key, row, find) else { continue };
         let mut keys = Vec::from([*key]);
         connection.each_other(key, row, find, &mut other, |key| keys.push(*key));
         found.push((connection, keys));

@@ -271,7 +271,7 @@ fn connection<A: MapAddr>(
 
 /// Time until the connection whose first row is this is forgotten if no packet comes.
 fn time_left<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>, clock: &Clock) -> Duration {
-    let connection = flow::Connection::of(key, entry, |key| rows.conntrack.get(key), &mut CtKey::default());
+    let connection = flow::Connection::of(key, entry, |key| rows.conntrack.get(key));
     connection.map_or(Duration::ZERO, |connection| {
         let silent = Duration::from_nanos(clock.now.saturating_sub(connection.last_seen));
         Duration::from_secs(connection.timeout(&clock.timeouts.into()).into()).saturating_sub(silent)

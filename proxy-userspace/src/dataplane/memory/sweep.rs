@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proxy_common::{
-    flow::Connection,
+    flow::{Connection, may_be_cut},
     maps::{
         conntrack::{CtEntry, CtKey},
         settings::TimeoutSecs,
@@ -35,8 +35,8 @@ impl<A: MapAddr> MemoryFamily<A> {
     pub(super) fn cut_connections(&mut self, ways: &[Way<A>]) -> Result<usize, MapError> {
         let mut count = 0;
         self.remove_connections(
-            |_, _| false,
-            |_, swept| swept.may_be_cut() && ways.contains(&swept.way),
+            |key, row| !may_be_cut(key.proto, row.service),
+            |_, swept| ways.contains(&swept.way),
             |swept| count += usize::from(swept.flags & OVER != 0),
         )?;
         Ok(count)
@@ -55,7 +55,7 @@ impl<A: MapAddr> MemoryFamily<A> {
             if is_passed_over(&key, &row) {
                 continue;
             }
-            let Some(connection) = Connection::of(&key, &row, rows, &mut other) else { continue };
+            let Some(connection) = Connection::of(&key, &row, rows) else { continue };
             let mut swept = SweptConnection::default();
             swept.set(&key, &row, &connection);
             if is_to_go(&connection, &swept) {
