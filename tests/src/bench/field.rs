@@ -138,6 +138,15 @@ impl Field {
         self.nodes.iter().chain([&self.outside]).map(Ends::id)
     }
 
+    /// The proxy's process on the first node.
+    pub fn proxy(&self) -> Result<Option<u32>> {
+        match &self.kube_proxy {
+            Some(kube_proxy) => Ok(Some(kube_proxy.id())),
+            None if self.contender.is_shunt() => self.cluster.nodes[0].agent.process_id().map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Waits until every path works, and says how long that took since the contender was started;
     /// or why it does not.
     fn wait(

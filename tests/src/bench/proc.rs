@@ -40,6 +40,13 @@ pub(super) fn busy() -> Result<Duration> {
     lasting(ticks(&stat).context("/proc/stat has no processor time")?)
 }
 
+/// Processor time of a process so far, and of its children that have ended.
+pub(super) fn used(process: u32) -> Result<Duration> {
+    let path = format!("/proc/{process}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    lasting(ticks_of_program(&stat).with_context(|| format!("{path} says {stat:?}"))?)
+}
+
 /// Processor time of processes that are neither this one nor of its family, nor the kernel's own; of
 /// children that have ended, too.
 pub(super) fn others() -> Result<Duration> {

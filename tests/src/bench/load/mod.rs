@@ -1,11 +1,15 @@
 //! What holds under load that lasts, and does not show in the moments that [`super::traffic`] measures.
 //!
-//! [`ports`]: connections through a NodePort to a single backend, for minutes, so that each source port
-//! of the node is used again many times. [`floods`]: SYNs from forged addresses, beside honest clients.
+//! [`stretch`]: requests for minutes, and whether the last cost what the first did; on the path of [`ports`] each source
+//! port of the node is used again many times. [`floods`]: SYNs from forged addresses, beside honest clients.
 
+mod connections;
 mod floods;
 mod ports;
+mod programs;
+mod reading;
 mod results;
+mod stretch;
 mod table;
 
 use std::{
@@ -17,16 +21,22 @@ use std::{
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
-pub use floods::{Beside, Connections, Flood, NAMES as FLOOD_NAMES, cells as flood_cells};
+pub use connections::Connections;
+pub use floods::{Beside, Flood, NAMES as FLOOD_NAMES, cells as flood_cells};
+pub use programs::Runs;
+pub use reading::Reading;
 pub use results::{Load, Sample, Span, Stretch};
-pub use table::{NAMES, cells, text};
+pub use table::{
+    PROGRAM_NAMES, STEADY_NAMES, STRETCH_NAMES, program_cells, steady_cells, stretch_cells, text,
+};
 
 use super::{
     bounds::{Bounds, Journal},
     contender::Contender,
+    ends::Workload,
     machine::Machine,
     populate::populated,
-    target,
+    target::{self, Path as Way},
 };
 
 /// What can be measured.
@@ -34,22 +44,34 @@ use super::{
 enum Section {
     /// Source ports that are used again.
     Ports,
+    /// What a connection costs after minutes of load.
+    Steady,
     /// SYNs from forged addresses.
     Floods,
 }
+
+/// Who is measured if nobody is named.
+const CONTENDERS: [Contender; 5] =
+    [Contender::Direct, Contender::ShuntAll, Contender::ShuntOff, Contender::ShuntXdp, Contender::Nftables];
 
 /// What to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// What is measured.
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Section::Ports, Section::Floods])]
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Section::Ports, Section::Steady, Section::Floods])]
     sections: Vec<Section>,
-    /// Who is measured, one after the other.
-    #[arg(long, value_delimiter = ',', value_enum)]
-    #[arg(default_values_t = [Contender::Direct, Contender::ShuntAll, Contender::ShuntXdp, Contender::Nftables])]
+    /// Who is measured, one after the other, where it does something of its own.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = CONTENDERS)]
     contenders: Vec<Contender>,
-    #[command(flatten)]
-    ports: ports::Options,
+    /// How long one contender is under load, in `ports` and `steady`.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    minutes: u32,
+    /// Kinds of requests of that load.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Workload::TcpConnect])]
+    workloads: Vec<Workload>,
+    /// From where to where requests of `steady` go.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Way::PodRemote, Way::OutsideRemote])]
+    paths: Vec<Way>,
     #[command(flatten)]
     floods: floods::Options,
     /// Number of other Services, each with 10 endpoints.
@@ -74,9 +96,17 @@ impl Options {
     fn ensure_sensible(&self) -> Result<()> {
         for contender in &self.contenders {
             let name = contender.name();
-            ensure!(ports::PATH.concerns(*contender), "--contenders {name}: does nothing of its own here");
+            let ways = self.sections.iter().flat_map(|section| match section {
+                Section::Ports => &ports::PATHS[..],
+                Section::Steady => &self.paths,
+                Section::Floods => &floods::PATHS,
+            });
+            let does_something = ways.copied().any(|way| way.concerns(*contender));
+            ensure!(does_something, "--contenders {name}: does nothing of its own here");
         }
-        self.ports.ensure_sensible()?;
+        if self.sections.contains(&Section::Ports) {
+            ports::ensure_sensible(&self.workloads)?;
+        }
         self.floods.ensure_sensible()
     }
 }
@@ -113,8 +143,12 @@ fn measure(options: &Options, book: &mut Book<'_>) -> Result<()> {
     control_plane.write(&target::objects())?;
     let patience = Duration::from_secs(options.patience);
     let common = (&control_plane, patience);
-    if options.sections.contains(&Section::Ports) {
-        ports::measure(&options.ports, &options.contenders, common, book)?;
+    let Options { workloads, minutes, .. } = options;
+    for (section, paths) in [(Section::Ports, &ports::PATHS[..]), (Section::Steady, &options.paths)] {
+        if options.sections.contains(&section) {
+            let asked = stretch::Asked { paths, workloads, minutes: *minutes };
+            stretch::measure(asked, &options.contenders, common, book)?;
+        }
     }
     if options.sections.contains(&Section::Floods) {
         floods::measure(&options.floods, &options.contenders, common, book)?;

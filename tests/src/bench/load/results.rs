@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, fmt, fs, io::ErrorKind, path::Path as File};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Flood;
+use super::{Flood, Reading, ports};
 use crate::bench::{
-    contender::Contender, ends::Workload, field::Missing, machine::Machine, statistics::median,
+    contender::Contender, ends::Workload, field::Missing, machine::Machine, statistics::median, target::Path,
 };
 
 pub(super) const SAMPLES_PER_MINUTE: usize = 6;
@@ -17,8 +17,9 @@ pub(super) const SAMPLES_PER_MINUTE: usize = 6;
 pub struct Load {
     /// Where the last of it was measured.
     pub machine: Machine,
-    /// Source ports over time: one for each contender and workload, in this order.
-    pub ports: Vec<Stretch>,
+    /// Load for minutes: one for each path, workload and contender, in this order.
+    #[serde(alias = "ports")]
+    pub stretches: Vec<Stretch>,
     /// Floods of SYNs: one for each path, rate and contender, in this order.
     #[serde(default)]
     pub floods: Vec<Flood>,
@@ -31,12 +32,37 @@ pub struct Load {
 pub struct Stretch {
     /// Who.
     pub contender: Contender,
+    /// Which way requests went.
+    #[serde(default = "single")]
+    pub path: Path,
     /// What it was asked.
     pub workload: Workload,
     /// One after the other.
     pub samples: Vec<Sample>,
+    /// One after each minute.
+    #[serde(default)]
+    pub readings: Vec<Reading>,
     /// What the contender has dropped meanwhile, by reason, if it says so.
     pub drops: Option<BTreeMap<String, u64>>,
+}
+
+/// The only way there was before results named it.
+fn single() -> Path {
+    Path::OutsideSingle
+}
+
+/// What a contender is asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Requests {
+    pub(super) path: Path,
+    pub(super) workload: Workload,
+}
+
+impl Requests {
+    /// As the journal names what this contender is asked.
+    pub(super) fn by(self, contender: Contender) -> String {
+        format!("{} {} {}", contender.name(), self.path.name(), self.workload.name())
+    }
 }
 
 /// Some seconds of it.
@@ -101,6 +127,11 @@ impl Span {
             p99_micros: median(samples.iter().map(|sample| sample.p99_micros)),
         }
     }
+
+    /// CPU time of a request over that by `direct`.
+    pub fn cost(&self) -> Option<f64> {
+        (self.to_direct > 0.0).then(|| self.to_direct.recip())
+    }
 }
 
 impl fmt::Display for Span {
@@ -142,6 +173,11 @@ impl Load {
         }
     }
 
+    /// Those by which source ports are used again, and all others.
+    pub fn by_section(&self) -> (Vec<&Stretch>, Vec<&Stretch>) {
+        self.stretches.iter().partition(|stretch| ports::PATHS.contains(&stretch.path))
+    }
+
     /// Replaces the file.
     pub fn write(&self, path: &File) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
@@ -149,13 +185,13 @@ impl Load {
         fs::write(path, text).with_context(|| format!("write {}", path.display()))
     }
 
-    /// Takes the place of what was measured of the same contender before: ratios are to the `direct`
+    /// Takes the place of what was measured of the same contender before, asked the same: ratios are to the `direct`
     /// beside it, so that those of other runs stay comparable.
     pub fn put(&mut self, stretch: Stretch) {
-        let key = |stretch: &Stretch| (stretch.workload, stretch.contender);
-        self.ports.retain(|old| key(old) != key(&stretch));
-        self.ports.push(stretch);
-        self.ports.sort_by_key(key);
+        let key = |stretch: &Stretch| (stretch.path, stretch.workload, stretch.contender);
+        self.stretches.retain(|old| key(old) != key(&stretch));
+        self.stretches.push(stretch);
+        self.stretches.sort_by_key(key);
     }
 
     /// The same for a flood. What it is compared with is part of it.
@@ -169,7 +205,7 @@ impl Load {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::bench::{load::floods::tests::flood, target::Path};
+    use crate::bench::load::floods::tests::flood;
 
     pub(in crate::bench) fn sample(answered: u64, seconds: f64, direct_rate: Option<f64>) -> Sample {
         let (failed, cut_short) = (u64::from(seconds < 10.0) * 3, seconds < 10.0);
@@ -182,6 +218,17 @@ pub(super) mod tests {
             p99_micros: 90.0,
             direct_rate,
             direct_failed: 0,
+        }
+    }
+
+    pub(in crate::bench) fn stretch(contender: Contender) -> Stretch {
+        Stretch {
+            contender,
+            path: Path::OutsideSingle,
+            workload: Workload::TcpConnect,
+            samples: Vec::new(),
+            readings: Vec::new(),
+            drops: None,
         }
     }
 
@@ -204,10 +251,8 @@ pub(super) mod tests {
     #[test]
     fn a_stretch_takes_the_place_of_the_one_before() {
         let stretch = |contender, minutes: usize| Stretch {
-            contender,
-            workload: Workload::TcpConnect,
             samples: vec![sample(1, 10.0, None); minutes * SAMPLES_PER_MINUTE],
-            drops: None,
+            ..stretch(contender)
         };
         let mut load = Load::default();
         for (contender, minutes) in
@@ -216,7 +261,7 @@ pub(super) mod tests {
             load.put(stretch(contender, minutes));
         }
         let found: Vec<_> =
-            load.ports.iter().map(|stretch| (stretch.contender, stretch.minutes().len())).collect();
+            load.stretches.iter().map(|stretch| (stretch.contender, stretch.minutes().len())).collect();
         assert_eq!(found, [(Contender::Direct, 3), (Contender::ShuntAll, 2)]);
     }
 
@@ -235,9 +280,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn results_from_before_there_were_floods_are_read() {
-        let mut json = serde_json::to_value(Load::default()).expect("JSON");
-        json.as_object_mut().map(|load| load.remove("floods"));
-        assert!(serde_json::from_value::<Load>(json).is_ok_and(|load| load.floods.is_empty()));
+    fn results_from_before_there_were_floods_and_paths_are_read() {
+        let mut json =
+            serde_json::to_value(Load { stretches: vec![stretch(Contender::Direct)], ..Load::default() });
+        let json = json.as_mut().ok().and_then(serde_json::Value::as_object_mut).expect("an object");
+        json.remove("floods");
+        let mut stretches = json.remove("stretches").expect("stretches");
+        for name in ["path", "readings"] {
+            assert!(stretches[0].as_object_mut().is_some_and(|stretch| stretch.remove(name).is_some()));
+        }
+        json.insert("ports".to_owned(), stretches);
+        let load: Load = serde_json::from_value(json.clone().into()).expect("what earlier versions wrote");
+        assert_eq!((load.stretches[0].path, load.floods.len()), (Path::OutsideSingle, 0));
     }
 }

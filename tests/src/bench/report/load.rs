@@ -9,8 +9,16 @@ use crate::bench::load::{self, Flood, Load, Span, Stretch};
 pub(super) fn page(load: &Load) -> String {
     let mut text =
         format!("# Load\n\n{}\n\nHow it was measured: [method](method.md#load).\n", load.machine.describe());
-    if !load.ports.is_empty() {
-        text += &ports(&load.ports);
+    let (single, steady) = load.by_section();
+    if !single.is_empty() {
+        text += &ports(&single);
+    }
+    if !steady.is_empty() {
+        text += &over_time(&steady);
+    }
+    let programs: Vec<_> = load.stretches.iter().flat_map(load::program_cells).collect();
+    if !programs.is_empty() {
+        text += &table_of_programs(programs);
     }
     if !load.floods.is_empty() {
         text += &floods(&load.floods);
@@ -21,16 +29,36 @@ pub(super) fn page(load: &Load) -> String {
     text
 }
 
-fn ports(stretches: &[Stretch]) -> String {
+fn ports(stretches: &[&Stretch]) -> String {
     let mut text = "\n## Source ports\n\n\
                     Requests through a NodePort to one backend on another node, one after the other for minutes, over \
                     those of `direct` in the same time.\n\n"
         .to_owned();
-    text += &head(&load::NAMES.map(String::from));
-    text.extend(stretches.iter().map(|stretch| row(load::cells(stretch))));
+    text += &head(&load::STRETCH_NAMES.map(String::from));
+    text.extend(stretches.iter().map(|stretch| row(load::stretch_cells(stretch))));
     text += "\nBy minute: requests per second / over those of `direct` / median and 99th percentile of the time \
              to connect in µs, for `udp-flow` of the request.\n\n";
     text + &minutes(stretches)
+}
+
+fn over_time(stretches: &[&Stretch]) -> String {
+    let mut text = "\n## Over time\n\n\
+                    CPU time of a request over that of `direct` in the same time, one request after the other for minutes. \
+                    What the columns mean: [method](method.md#over-time).\n\n"
+        .to_owned();
+    text += &head(&load::STEADY_NAMES.map(String::from));
+    text.extend(stretches.iter().map(|stretch| row(load::steady_cells(stretch))));
+    text
+}
+
+fn table_of_programs(rows: Vec<[String; 7]>) -> String {
+    let mut text = "\n## Programs\n\n\
+                    What the kernel counts of shunt's programs under that load, its own counting included: \
+                    [method](method.md#programs).\n\n"
+        .to_owned();
+    text += &head(&load::PROGRAM_NAMES.map(String::from));
+    text.extend(rows.into_iter().map(row));
+    text
 }
 
 fn floods(floods: &[Flood]) -> String {
@@ -49,10 +77,10 @@ fn floods(floods: &[Flood]) -> String {
 }
 
 /// A row for each minute, a column for each contender.
-fn minutes(stretches: &[Stretch]) -> String {
-    let name = |stretch: &Stretch| format!("{} {}", stretch.contender.name(), stretch.workload.name());
+fn minutes(stretches: &[&Stretch]) -> String {
+    let name = |stretch: &&Stretch| format!("{} {}", stretch.contender.name(), stretch.workload.name());
     let names: Vec<_> = ["minute".to_owned()].into_iter().chain(stretches.iter().map(name)).collect();
-    let columns: Vec<Vec<Span>> = stretches.iter().map(Stretch::minutes).collect();
+    let columns: Vec<Vec<Span>> = stretches.iter().map(|stretch| stretch.minutes()).collect();
     let most = columns.iter().map(Vec::len).max().unwrap_or_default();
     let mut text = head(&names);
     for minute in 0..most {

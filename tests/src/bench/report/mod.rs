@@ -33,7 +33,7 @@ pub fn write(folder: &Path) -> Result<()> {
         put(folder, "control.md", &control::markdown(changes, &machine))?;
     }
     let load = Load::read(&folder.join("load.json"))?;
-    let load = Some(load).filter(|load| !load.ports.is_empty() || !load.floods.is_empty());
+    let load = Some(load).filter(|load| !load.stretches.is_empty() || !load.floods.is_empty());
     if let Some(load) = &load {
         put(folder, "load.md", &load::page(load))?;
     }

@@ -6,7 +6,6 @@
 //! beside it: what is compared is `direct` of the same run.
 
 mod network;
-mod readings;
 mod results;
 mod siege;
 mod table;
@@ -15,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 
-pub use results::{Beside, Connections, Flood};
+pub use results::{Beside, Flood};
 pub use table::{NAMES, cells};
 
 #[cfg(test)]
@@ -78,6 +77,7 @@ pub(super) fn measure(
     book: &mut Book<'_>,
 ) -> Result<()> {
     let mut contenders = contenders.to_vec();
+    contenders.retain(|contender| options.paths.iter().any(|path| path.concerns(*contender)));
     // The others are compared with it, so it comes first.
     contenders.sort_by_key(|contender| *contender != Contender::Direct);
     let cpus = cpus::allowed()?;

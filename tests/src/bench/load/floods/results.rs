@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{contender::Contender, ends::Newcomers, target::Path};
+use crate::bench::{contender::Contender, ends::Newcomers, load::Connections, target::Path};
 
 /// CPUs that others have on a quiet machine at most.
 const OTHERS: f64 = 0.1;
@@ -57,17 +57,6 @@ pub struct Beside {
     pub cpu_micros: f64,
     /// Share of the new connections that failed.
     pub failed_share: f64,
-}
-
-/// The table of connections.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Connections {
-    /// Entries that there are.
-    pub count: u64,
-    /// Entries that there is room for.
-    pub most: u64,
-    /// Memory of the maps, in MiB, if it is known.
-    pub mib: Option<f64>,
 }
 
 impl Beside {

@@ -13,14 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use super::{
     Options,
     network::{self, Counted},
-    readings,
     results::Flood,
 };
 use crate::bench::{
     contender::Contender,
     ends::{self, Ends, Flooded, Hold, Newcomers, Open, Workload},
     field::Field,
-    load::grown,
+    load::{connections::connections, grown},
     proc,
     target::Path,
 };
@@ -69,11 +68,11 @@ impl<'a> Siege<'a> {
         self.established.hold(Hold { netns, to, count: options.established })?;
         let asked = self.established.ask_held()?;
         ensure!(asked.broken == 0, "{} connections do not answer before the flood", asked.broken);
-        let (at_rest, drops) = (readings::connections(self.field)?, self.field.drops()?);
+        let (at_rest, drops) = (connections(self.field)?, self.field.drops()?);
         let calm = self.span(CALM, None)?;
         let mut last = None;
         let span = self.span(Duration::from_secs(options.seconds.into()), Some((rate, &mut last)))?;
-        let connections = readings::connections(self.field)?;
+        let connections = connections(self.field)?;
         let dropped = self.field.drops()?.map(|after| grown(&drops.unwrap_or_default(), after));
         thread::sleep(REST);
         let after = self.established.ask_held()?;

@@ -1,7 +1,7 @@
 //! Floods in short: a row for each path, rate and contender.
 
-use super::results::{Connections, Flood};
-use crate::bench::load::table::dropped;
+use super::results::Flood;
+use crate::bench::load::{Connections, table::dropped};
 
 /// Heads of the columns.
 pub const NAMES: [&str; 15] = [

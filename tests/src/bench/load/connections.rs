@@ -7,8 +7,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 
-use super::results::Connections;
 use crate::{
     bench::{contender::Contender, field::Field},
     http::get,
@@ -21,6 +21,17 @@ const METRICS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST
 /// A flood leaves the agent little time.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: f64 = 1_048_576.0;
+
+/// The table of connections.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Connections {
+    /// Entries that there are.
+    pub count: u64,
+    /// Entries that there is room for.
+    pub most: u64,
+    /// Memory of the maps, in MiB, if it is known.
+    pub mib: Option<f64>,
+}
 
 /// What there is now; `direct` keeps nothing.
 pub(super) fn connections(field: &Field) -> Result<Option<Connections>> {
