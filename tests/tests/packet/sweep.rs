@@ -1,6 +1,7 @@
 //! Connections that packets have opened, and what a sweep makes of them.
 
 mod random;
+mod room;
 
 use std::net::IpAddr;
 
