@@ -14,6 +14,7 @@
 )]
 
 mod bind;
+mod global;
 mod iter;
 mod list;
 mod maps;

@@ -50,7 +50,10 @@ pub use self::{
     flows::{Claim, conntrack, conntrack_claim, conntrack_put, conntrack_remove, take_place},
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
     peers::{put_socket_peer, socket_peer},
-    room::{Room, Turn, carried, new_key, new_row, ports_key, put_refusal, refusal, room, search, turn},
+    room::{
+        Room, Turn, carried, new_key, new_row, parsed, ports_key, put_refusal, read_anew, refusal, room,
+        search, turn,
+    },
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
     sweep::{SweepRoom, in_sweep_room, sweep},
 };

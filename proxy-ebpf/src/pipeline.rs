@@ -21,7 +21,7 @@ use proxy_common::{
         events::Hook,
         tails::Tail,
     },
-    packet::{Parsed, parse},
+    packet::{Bytes, Parsed, Transport, parse_into},
 };
 
 use crate::{
@@ -87,20 +87,20 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     if ports.is_none() {
         return Output::CONTINUE.into();
     }
-    let Some(parsed) = parse(packet, transport) else {
+    let Some(parsed) = parsed(packet, transport) else {
         return if transport.is_fragment() {
             go_on_in(packet, Tail::InFragment)
         } else {
             Output::CONTINUE.into()
         };
     };
-    if !ports.include(&parsed) {
+    if !ports.include(parsed) {
         return Output::CONTINUE.into();
     }
     if ports.are_direct() {
         return go_on_in(packet, Tail::InDirect);
     }
-    match enter(packet, &parsed, ports) {
+    match enter(packet, parsed, ports) {
         Ok(output) => output.into(),
         Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::InRefuse),
     }
@@ -120,20 +120,20 @@ pub fn egress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     if ports.is_none() {
         return Output::CONTINUE.into();
     }
-    let Some(parsed) = parse(packet, transport) else {
+    let Some(parsed) = parsed(packet, transport) else {
         return if transport.is_fragment() {
             go_on_in(packet, Tail::OutFragment)
         } else {
             Output::CONTINUE.into()
         };
     };
-    if !ports.include(&parsed) {
+    if !ports.include(parsed) {
         return Output::CONTINUE.into();
     }
     if ports.are_direct() {
         return go_on_in(packet, Tail::OutDirect);
     }
-    match leave(packet, &parsed, ports) {
+    match leave(packet, parsed, ports) {
         Ok(output) => output.into(),
         Err(refusal) => refuse::go_on::<P, A>(packet, refusal, Tail::OutRefuse),
     }
@@ -254,8 +254,18 @@ fn leave_alone<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, fragments: 
     if parsed.transport.is_fragment() { go_on_in(packet, fragments).output } else { Output::CONTINUE }
 }
 
+/// What a packet says, in the room of this CPU. Of what lies on the stack the verifier knows on which way it came to
+/// be, and it walks all that follows once for each; of what is in a map it knows nothing.
+#[inline(always)]
+fn parsed<P: Bytes, A: Family>(packet: &P, transport: Transport<A>) -> Option<&'static Parsed<A>> {
+    let room = maps::parsed()?;
+    parse_into(packet, &transport, room)?;
+    maps::read_anew();
+    Some(room)
+}
+
 /// A packet that another program has parsed before.
 #[inline(always)]
-fn parse_again<P: Packet, A: Family>(packet: &P) -> Option<Parsed<A>> {
-    parse(packet, A::transport(packet)?)
+fn parse_again<P: Packet, A: Family>(packet: &P) -> Option<&'static Parsed<A>> {
+    parsed(packet, A::transport(packet)?)
 }

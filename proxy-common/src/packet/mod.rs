@@ -7,7 +7,7 @@ mod parse;
 mod quote;
 mod transport;
 
-pub use parse::{Parsed, parse};
+pub use parse::{Parsed, parse, parse_into};
 pub use quote::{Quote, quote};
 pub use transport::{IpHeader, Transport, Wire};
 

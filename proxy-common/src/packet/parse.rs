@@ -36,17 +36,38 @@ const INIT: u8 = 1;
 /// contradicts its length, and for a fragment other than the first, which has none.
 #[inline(always)]
 pub fn parse<P: Bytes, A: Copy>(packet: &P, transport: Transport<A>) -> Option<Parsed<A>> {
+    let (ports, tcp_flags) = read_header(packet, &transport)?;
+    Some(Parsed { tuple: tuple(&transport, &ports), transport, tcp_flags })
+}
+
+/// [`parse`], into `parsed`.
+#[inline(always)]
+pub fn parse_into<P: Bytes, A: Copy>(
+    packet: &P,
+    transport: &Transport<A>,
+    parsed: &mut Parsed<A>,
+) -> Option<()> {
+    let (ports, tcp_flags) = read_header(packet, transport)?;
+    parsed.tuple = tuple(transport, &ports);
+    parsed.transport = *transport;
+    parsed.tcp_flags = tcp_flags;
+    Some(())
+}
+
+/// The ports, and [`Parsed::tcp_flags`].
+#[inline(always)]
+fn read_header<P: Bytes, A>(packet: &P, transport: &Transport<A>) -> Option<(Ports, u8)> {
     if transport.fragment_offset != 0 {
         return None;
     }
-    let (ports, tcp_flags) = match transport.proto {
+    match transport.proto {
         proto::TCP => {
             let tcp = packet.read::<Tcp>(transport.offset)?;
             let header_len = u32::from(tcp.offset >> 4) * 4;
             if header_len < 20 || header_len > transport.len {
                 return None;
             }
-            (tcp.ports, tcp.flags)
+            Some((tcp.ports, tcp.flags))
         }
         proto::UDP => {
             let udp = packet.read::<Udp>(transport.offset)?;
@@ -56,7 +77,7 @@ pub fn parse<P: Bytes, A: Copy>(packet: &P, transport: Transport<A>) -> Option<P
             if transport.len < size_of::<Udp>() as u32 || !packet.is_gso() && (len < 8 || too_long) {
                 return None;
             }
-            (udp.ports, 0)
+            Some((udp.ports, 0))
         }
         proto::SCTP => {
             if transport.len < size_of::<Sctp>() as u32 {
@@ -65,18 +86,21 @@ pub fn parse<P: Bytes, A: Copy>(packet: &P, transport: Transport<A>) -> Option<P
             let ports = packet.read::<Ports>(transport.offset)?;
             let has_chunk = transport.len >= size_of::<SctpChunk>() as u32;
             let chunk = if has_chunk { packet.read::<SctpChunk>(transport.offset) } else { None };
-            (ports, if chunk.is_some_and(|chunk| chunk.kind == INIT) { SYN } else { ACK })
+            Some((ports, if chunk.is_some_and(|chunk| chunk.kind == INIT) { SYN } else { ACK }))
         }
-        _ => return None,
-    };
-    let tuple = Tuple {
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn tuple<A: Copy>(transport: &Transport<A>, ports: &Ports) -> Tuple<A> {
+    Tuple {
         src: transport.src,
         dst: transport.dst,
         sport: u16::from_be(ports.src),
         dport: u16::from_be(ports.dst),
         proto: transport.proto,
-    };
-    Some(Parsed { tuple, transport, tcp_flags })
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
 //! Where rows of `conntrack` and what belongs to them are put together, from one call or program to the
 //! next: the stack has no room.
 
-use proxy_common::maps::{
-    conntrack::{CtEntry, CtKey},
-    counters::{CounterKey, Traffic},
-    held_ports::HeldPortsKey,
+use core::arch::asm;
+
+use proxy_common::{
+    maps::{
+        conntrack::{CtEntry, CtKey},
+        counters::{CounterKey, Traffic},
+        held_ports::HeldPortsKey,
+    },
+    packet::Parsed,
 };
 
 use super::Tables;
@@ -22,6 +27,7 @@ pub struct Room<A> {
     pub carried: Carried,
     pub turn: Turn,
     refusal: Refusal,
+    parsed: Parsed<A>,
 }
 
 /// All of it, for functions whose stack has no room for a reference to each part.
@@ -85,6 +91,8 @@ parts! {
     turn = turn: Turn;
     /// Why a packet is refused.
     refusal = refusal: Refusal;
+    /// What a packet says.
+    parsed = parsed: Parsed<A>;
 }
 
 /// Keeps a refusal for the program that says it.
@@ -93,4 +101,11 @@ pub fn put_refusal<A: Tables>(kept: Refusal) {
     if let Some(room) = refusal::<A>() {
         *room = kept;
     }
+}
+
+/// Has the compiler read from the room what it has just written there.
+#[inline(always)]
+pub fn read_anew() {
+    // SAFETY: no instruction, but it may have written anything.
+    unsafe { asm!("", options(nostack, preserves_flags)) };
 }

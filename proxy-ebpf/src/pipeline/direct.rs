@@ -36,11 +36,11 @@ fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, at: Hook, fragments: Tail
         return Output::CONTINUE.into();
     };
     let arrival = Arrival::at(packet, at);
-    if let Err(reason) = translate(packet, &arrival, &parsed, hook) {
+    if let Err(reason) = translate(packet, &arrival, parsed, hook) {
         return Err(reason).into();
     }
     // A first fragment is translated there, by the row that it has now, and says what becomes of the others.
-    leave_alone(packet, &parsed, fragments).into()
+    leave_alone(packet, parsed, fragments).into()
 }
 
 #[inline(always)]

@@ -12,7 +12,7 @@ use proxy_common::{
         conntrack::{CtEntry, EGRESS, INGRESS, Role, flags},
         events::Hook,
     },
-    packet::{Bytes as _, Parsed, headers::Macs, parse},
+    packet::{Bytes as _, Parsed, headers::Macs},
 };
 
 use super::{Family, open};
@@ -55,18 +55,18 @@ pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
     if ports.is_none() {
         return Forwarded::UP;
     }
-    let Some(parsed) = parse(frame, transport) else { return Forwarded::UP };
-    if !ports.include(&parsed) || !is_forwarded::<F, A>(frame) {
+    let Some(parsed) = super::parsed(frame, transport) else { return Forwarded::UP };
+    if !ports.include(parsed) || !is_forwarded::<F, A>(frame) {
         return Forwarded::UP;
     }
     // A refusal is the tc program's to make: it counts and answers.
-    let Some((entry, hash)) = entry_of(frame, &parsed) else { return Forwarded::UP };
+    let Some((entry, hash)) = entry_of(frame, parsed) else { return Forwarded::UP };
     let target = entry.target(parsed.tuple.proto);
     let role = Role(entry.role);
-    note_end(&parsed, &parsed.tuple, INGRESS);
+    note_end(parsed, &parsed.tuple, INGRESS);
     match role {
-        Role::DSR => encapsulate(frame, &parsed, &target),
-        Role::DNAT | Role::REV_SNAT => translate(frame, &parsed, &target, hash),
+        Role::DSR => encapsulate(frame, parsed, &target),
+        Role::DNAT | Role::REV_SNAT => translate(frame, parsed, &target, hash),
         _ => Forwarded::UP,
     }
 }

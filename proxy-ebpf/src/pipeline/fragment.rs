@@ -7,7 +7,7 @@ use proxy_common::{
         fragments::{Fate, FragmentKey, FragmentRow},
         tails::Tail,
     },
-    packet::{Parsed, Transport, parse},
+    packet::{Parsed, Transport},
     proto,
 };
 
@@ -44,10 +44,10 @@ fn by_place<P: Buffer, A: Family>(packet: &P, hook: u8) -> Verdict {
     if fragment.fragment_offset != 0 {
         return later(packet, fragment, hook);
     }
-    match parse(packet, fragment) {
+    match super::parsed(packet, fragment) {
         Some(parsed) => {
             let tail = if hook == INGRESS { Tail::InRefuse } else { Tail::OutRefuse };
-            match first(packet, &parsed, hook) {
+            match first(packet, parsed, hook) {
                 Ok(output) => output.into(),
                 Err(refusal) => refuse::go_on::<P, A>(packet, refusal, tail),
             }

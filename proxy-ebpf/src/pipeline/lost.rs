@@ -33,7 +33,7 @@ fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, again: Tail, open: Tail) 
     let Some(parsed) = parse_again::<P, A>(packet) else {
         return Output::CONTINUE.into();
     };
-    let is_known = restore(&parsed, hook) || search::search(packet, &parsed, hook);
+    let is_known = restore(parsed, hook) || search::search(packet, parsed, hook);
     go_on_in(packet, if is_known { again } else { open })
 }
 

@@ -48,9 +48,9 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
 fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8) -> Verdict {
     let Some(parsed) = parse_again::<P, A>(packet) else { return Output::CONTINUE.into() };
     let (result, refused) = if hook == INGRESS {
-        (enter(packet, &parsed), Tail::InRefuse)
+        (enter(packet, parsed), Tail::InRefuse)
     } else {
-        (leave(packet, &parsed), Tail::OutRefuse)
+        (leave(packet, parsed), Tail::OutRefuse)
     };
     match result {
         Ok(output) => output.into(),

@@ -60,7 +60,7 @@ fn by_hook<P: Buffer, A: Family>(packet: &P, hook: Hook, back: How) -> Verdict {
     if !reject::within_budget() {
         return Verdict { refused: Some(DropReason::RejectRateLimited), ..silent };
     }
-    if answer(packet, &parsed, refusal) {
+    if answer(packet, parsed, refusal) {
         return Verdict { output: Output::by(back, packet.ifindex()), ..silent };
     }
     silent

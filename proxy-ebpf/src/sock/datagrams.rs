@@ -1,18 +1,17 @@
 //! What a UDP socket remembers.
 
 use aya_ebpf::{EbpfContext as _, helpers::generated as helper};
-use proxy_common::maps::{
-    backends::Backend,
-    frontends::Frontend,
-    socket_datagrams::{HeldPair, SENT, SocketPair},
-};
+use proxy_common::maps::socket_datagrams::{HeldPair, SENT, SocketDatagrams, SocketPair};
 
 use super::{
     ask::Asked,
-    client::socket,
+    client::{Client, socket},
     place::{Call, Peer, Place},
 };
 use crate::{maps, stage::select::Choice};
+
+/// No backend.
+const NONE: u32 = u32::MAX;
 
 /// How a backend was chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,10 +37,11 @@ pub fn remember<P: Place>(call: &Call<P>, by: By, asked: &Asked<P::Addr>, choice
     if by == By::Connect { maps::put_connected(sk, cookie, fill) } else { maps::put_sent(sk, cookie, fill) }
 }
 
-/// The backend this socket last sent to under the frontend, as long as it exists.
+/// The number of the backend this socket last sent to under the frontend of the call, as long as it exists, else
+/// [`NONE`]. The frontend is one of `service`.
 #[inline(always)]
-pub fn known_backend<P: Place>(call: &Call<P>, frontend: &Frontend) -> Option<&'static Backend<P::Addr>> {
-    let data = maps::socket_datagrams::<P::Addr>(socket(call.ctx))?;
+pub fn known_backend<P: Place>(call: &Call<P>, service: u32) -> u32 {
+    let Some(data) = maps::socket_datagrams::<P::Addr>(socket(call.ctx)) else { return NONE };
     let mut i = 0;
     while i < SENT {
         // SAFETY: the socket's storage, and part of it.
@@ -50,13 +50,13 @@ pub fn known_backend<P: Place>(call: &Call<P>, frontend: &Frontend) -> Option<&'
         let known = unsafe {
             maps::look_at_pair(held, |pair| {
                 let asked = pair.frontend_port == call.peer.port
-                    && pair.service == frontend.service
+                    && pair.service == service
                     && pair.frontend == call.peer.addr;
                 let backend = if asked { maps::backend::<P::Addr>(pair.backend_id)? } else { return None };
-                (backend.port == pair.backend_port && backend.addr == pair.backend).then_some(backend)
+                (backend.port == pair.backend_port && backend.addr == pair.backend).then_some(pair.backend_id)
             })
         };
-        if known.is_some() {
+        if let Some(known) = known {
             // Answers of a backend of several services are taken for those of the last.
             // SAFETY: as above.
             unsafe { maps::use_pair(data, held) };
@@ -64,7 +64,7 @@ pub fn known_backend<P: Place>(call: &Call<P>, frontend: &Frontend) -> Option<&'
         }
         i += 1;
     }
-    None
+    NONE
 }
 
 /// The frontend by which the socket speaks to the peer of the call.
@@ -76,7 +76,7 @@ pub fn frontend_of<P: Place>(call: &Call<P>) -> Option<Peer<P::Addr>> {
     if let Some(frontend) = if_of(call, connected) {
         return Some(frontend);
     }
-    let (mut newest, mut place) = (0, 0);
+    let mut newest = 0;
     let mut i = 0;
     while i < SENT {
         // SAFETY: the socket's storage, and part of it; what is seen here is only a hint.
@@ -86,12 +86,30 @@ pub fn frontend_of<P: Place>(call: &Call<P>) -> Option<Peer<P::Addr>> {
             (held, version, (&raw const (*held).pair.backend_port).read_volatile())
         };
         if port == call.peer.port && version > newest && if_of(call, held).is_some() {
-            (newest, place) = (version, i);
+            newest = version;
         }
         i += 1;
     }
-    // SAFETY: the socket's storage.
-    if newest == 0 || place >= SENT { None } else { if_of(call, unsafe { maps::sent(data, place) }) }
+    if newest == 0 { None } else { with_version(data, newest).and_then(|held| if_of(call, held)) }
+}
+
+/// The pair with a version. Each is looked at again: of a place that was kept, the verifier would walk what follows
+/// once for each that it may be.
+#[inline(always)]
+fn with_version<A: Client>(data: *mut SocketDatagrams<A>, version: u64) -> Option<*mut HeldPair<A>> {
+    let mut i = 0;
+    while i < SENT {
+        // SAFETY: the socket's storage, and part of it.
+        let (held, found) = unsafe {
+            let held = maps::sent(data, i);
+            (held, (&raw const (*held).version).read_volatile())
+        };
+        if found == version {
+            return Some(held);
+        }
+        i += 1;
+    }
+    None
 }
 
 /// The frontend of the pair, if its backend is the peer of the call.

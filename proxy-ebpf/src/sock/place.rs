@@ -3,7 +3,8 @@
 use aya_ebpf::{bindings::bpf_sock_addr, programs::SockAddrContext};
 use proxy_common::{Addr as _, Ip4, Ip6};
 
-use super::client::Client;
+use super::{client::Client, datagrams};
+use crate::global::global_functions;
 
 /// The fields of the context that hold an address.
 pub trait Place {
@@ -11,6 +12,8 @@ pub trait Place {
 
     fn addr(sock: *mut bpf_sock_addr) -> Self::Addr;
     fn set_addr(sock: *mut bpf_sock_addr, addr: &Self::Addr);
+    /// [`datagrams::known_backend`], in a function of its own.
+    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32;
 }
 
 /// Of an IPv4 socket.
@@ -35,6 +38,11 @@ impl Place for V4 {
         // SAFETY: as for `addr`.
         unsafe { (*sock).user_ip4 = u32::from_ne_bytes(addr.octets) };
     }
+
+    #[inline(always)]
+    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
+        shunt_known_backend_v4(sock, service)
+    }
 }
 
 impl Place for V6 {
@@ -56,6 +64,11 @@ impl Place for V6 {
             (*sock).user_ip6[3] = words[3];
         }
     }
+
+    #[inline(always)]
+    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
+        shunt_known_backend_v6(sock, service)
+    }
 }
 
 impl Place for Mapped {
@@ -71,6 +84,22 @@ impl Place for Mapped {
         // SAFETY: as for `user_ip6`.
         unsafe { (*sock).user_ip6[3] = u32::from_ne_bytes(addr.octets) };
     }
+
+    #[inline(always)]
+    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
+        shunt_known_backend_mapped(sock, service)
+    }
+}
+
+global_functions! {
+    fn shunt_known_backend_v4(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V4>;
+    fn shunt_known_backend_v6(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V6>;
+    fn shunt_known_backend_mapped(sock: *mut bpf_sock_addr, service: u32) = known_backend::<Mapped>;
+}
+
+#[inline(always)]
+fn known_backend<P: Place>(sock: *mut bpf_sock_addr, service: u32) -> u32 {
+    datagrams::known_backend(&Call::<P>::new(&SockAddrContext::new(sock)), service)
 }
 
 impl Mapped {

@@ -6,9 +6,10 @@ use super::{
     ALLOW,
     ask::ask,
     client::port,
-    datagrams::{By, known_backend, remember},
+    datagrams::{By, remember},
     place::{Call, Place},
 };
+use crate::maps;
 
 #[inline(always)]
 pub fn send<P: Place>(call: &Call<P>) -> i32 {
@@ -16,7 +17,8 @@ pub fn send<P: Place>(call: &Call<P>) -> i32 {
         Ok(asked) => asked,
         Err(verdict) => return verdict,
     };
-    if let Some(known) = known_backend(call, asked.frontend) {
+    let known = P::known_backend(call.ctx.sock_addr, asked.frontend.service);
+    if let Some(known) = maps::backend::<P::Addr>(known) {
         call.replace(&known.addr, known.port);
         return ALLOW;
     }

@@ -13,7 +13,7 @@ use crate::{maps, packet::Packet};
 #[inline(always)]
 pub fn answer<P: Packet, A: Network>(packet: &P, transport: &Transport<A>) -> bool {
     let wanted = || {
-        let icmp = packet.read::<Icmp>(transport.offset)?;
+        let icmp = packet.read::<Icmp>(transport.header())?;
         let settings = maps::settings()?;
         let key = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
         let ours = maps::frontend(&key).is_some() && maps::node_address(&transport.dst).is_none();
@@ -26,7 +26,7 @@ pub fn answer<P: Packet, A: Network>(packet: &P, transport: &Transport<A>) -> bo
     let diff = checksum::diff(&[kind(A::ECHO_REQUEST)], &[kind(A::ECHO_REPLY)]);
     icmp.kind = A::ECHO_REPLY;
     icmp.checksum = checksum::update(icmp.checksum, diff);
-    packet.write(transport.offset, &icmp).is_ok()
+    packet.write(transport.header(), &icmp).is_ok()
         && A::turn_around(packet, transport, transport.len as u16).is_ok()
         && output::swap_macs(packet).is_ok()
 }

@@ -77,7 +77,7 @@ fn segment_len<P: Packet, A>(packet: &P, transport: &Transport<A>) -> u32 {
     if !packet.is_gso() {
         return inner_len::<P, A>(transport);
     }
-    let at = transport.offset;
+    let at = transport.header();
     let header = match transport.proto {
         proto::TCP => packet.read::<Tcp>(at).map_or(0, |tcp| u32::from(tcp.offset >> 4) * 4),
         _ => size_of::<Udp>() as u32,

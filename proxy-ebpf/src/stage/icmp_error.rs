@@ -51,7 +51,7 @@ impl<A: Network> Error<A> {
 /// The error in this packet, if it is about a packet of ours.
 #[inline(always)]
 pub fn find<P: Packet, A: Network>(packet: &P, icmp: &Transport<A>, hook: u8) -> Option<Error<A>> {
-    if !A::is_error(packet.read::<Icmp>(icmp.offset)?.kind) {
+    if !A::is_error(packet.read::<Icmp>(icmp.header())?.kind) {
         return None;
     }
     let quote = quote(packet, icmp)?;
@@ -87,7 +87,7 @@ pub fn rewrite<P: Packet, A: Network>(
     if A::VERSION == 6 {
         change += outer;
     }
-    let field = icmp.offset + 2;
+    let field = icmp.header() + 2;
     let sum = packet.read::<u16>(field).ok_or(DropReason::RewriteFailed)?;
     packet.write(field, &checksum::update(sum, change))?;
     A::write_addresses(packet, &envelope, outer)

@@ -39,9 +39,10 @@ impl Ports {
         self.0 & other.0 != 0
     }
 
+    /// With the others, if the condition is 1. No branch: the verifier would walk all that follows on each side.
     #[inline(always)]
-    fn with(self, other: Self, condition: bool) -> Self {
-        if condition { Self(self.0 | other.0) } else { self }
+    fn with(self, other: Self, condition: u8) -> Self {
+        Self(self.0 | (other.0 * condition))
     }
 
     /// True if the packets that they include are neither to a frontend nor replies.
@@ -105,14 +106,19 @@ pub fn may_enter<A: Tables>(packet: &Transport<A>) -> Ports {
         return Ports::NONE;
     }
     let from = maps::address_bits(&packet.src);
-    let to_node = to & NODE != 0;
-    let is_reply = to_node && (packet.is_fragment() || from & BACKEND != 0);
-    let to_backend = to & BACKEND != 0;
-    let is_client = from & CLIENT != 0 || packet.proto == proto::UDP && translates_pods();
+    let (to_node, to_backend) = (bit(to, NODE), bit(to, BACKEND));
+    let is_reply = to_node & (u8::from(packet.is_fragment()) | bit(from, BACKEND));
+    let is_client = bit(from, CLIENT) | u8::from(packet.proto == proto::UDP && translates_pods());
     Ports::NONE
-        .with(Ports::ALL, is_reply || (to_backend && from & DIRECT != 0))
+        .with(Ports::ALL, is_reply | (to_backend & bit(from, DIRECT)))
         .with(Ports::TO_NODE_PORT, to_node)
-        .with(Ports::TO_BACKEND, to_backend && is_client)
+        .with(Ports::TO_BACKEND, to_backend & is_client)
+}
+
+/// 1 if one of the bits is the flag.
+#[inline(always)]
+fn bit(bits: u64, flag: u64) -> u8 {
+    ((bits >> flag.trailing_zeros()) & 1) as u8
 }
 
 /// Datagrams of pods to services are translated by packets. Where socket LB does it, connections by
@@ -129,18 +135,17 @@ fn translates_pods() -> bool {
 #[inline(always)]
 pub fn may_leave<A: Tables>(packet: &Transport<A>, made_here: bool) -> Ports {
     let (from, to) = (maps::address_bits(&packet.src), maps::address_bits(&packet.dst));
-    let reply = from & BACKEND != 0 && to & CLIENT != 0;
-    let to_backend = to & BACKEND != 0;
-    let held = packet.is_fragment() && fragment_may_leave(&packet.src, &packet.dst);
-    let masqueraded = from & (MASQUERADED | DIRECT) != 0 && to_backend;
-    let to_frontend =
-        to & FRONTEND != 0 || (made_here || packet.is_fragment()) && in_service_cidr(&packet.dst);
-    let from_node = from & NODE != 0;
+    let (from_node, to_backend) = (bit(from, NODE), bit(to, BACKEND));
+    let reply = bit(from, BACKEND) & bit(to, CLIENT);
+    let masqueraded = (bit(from, MASQUERADED) | bit(from, DIRECT)) & to_backend;
+    let is_part = packet.is_fragment();
+    let held = u8::from(is_part && fragment_may_leave(&packet.src, &packet.dst));
+    let in_range = u8::from((made_here || is_part) && in_service_cidr(&packet.dst));
     Ports::NONE
-        .with(Ports::ALL, reply || masqueraded || to_frontend || held)
-        .with(Ports::TO_NODE_PORT, to & NODE != 0)
-        .with(Ports::FROM_OUR_RANGE, from_node && to_backend)
-        .with(Ports::FROM_NODE_PORT, from_node && packet.proto == proto::UDP)
+        .with(Ports::ALL, reply | masqueraded | bit(to, FRONTEND) | in_range | held)
+        .with(Ports::TO_NODE_PORT, bit(to, NODE))
+        .with(Ports::FROM_OUR_RANGE, from_node & to_backend)
+        .with(Ports::FROM_NODE_PORT, from_node & u8::from(packet.proto == proto::UDP))
 }
 
 /// False if no fragment that enters with this destination can be ours.

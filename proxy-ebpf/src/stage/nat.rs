@@ -10,7 +10,10 @@ use proxy_common::{
 };
 
 use super::network::Network;
-use crate::packet::{L4Change, Packet};
+use crate::{
+    global::global_functions,
+    packet::{L4Change, Packet},
+};
 
 /// Rewrites the packet from the tuple it has to `new`.
 #[inline(always)]
@@ -20,7 +23,7 @@ pub fn rewrite<P: Packet, A: Network>(
     new: &Tuple<A>,
 ) -> Result<(), DropReason> {
     let old = &parsed.tuple;
-    let at = parsed.transport.offset;
+    let at = parsed.transport.header();
     let addresses = addresses_diff(old, new);
     let ports = Ports { src: new.sport.to_be(), dst: new.dport.to_be() };
     let (old_word, new_word) = (ports_word(old), ports_word(new));
@@ -60,12 +63,17 @@ fn update_sctp<P: Packet, A: Network>(
     parsed: &Parsed<A>,
     ports_xor: u32,
 ) -> Result<(), DropReason> {
-    let at = parsed.transport.offset;
+    let at = parsed.transport.header();
     let sctp = packet.read::<Sctp>(at).ok_or(DropReason::RewriteFailed)?;
     // A zero is a checksum the sender's kernel left to the hardware, which computes it after us.
     if sctp.checksum == 0 || ports_xor == 0 {
         return Ok(());
     }
-    let change = crc32c::port_change(u32::from_le(ports_xor), parsed.transport.len as u16);
+    let len = parsed.transport.len as u16;
+    let change = crc32c::port_change(u32::from_le(ports_xor), len, |a, b| shunt_multiply_polynomials(a, b));
     packet.write(at + 8, &(sctp.checksum ^ change.to_le()))
+}
+
+global_functions! {
+    fn shunt_multiply_polynomials(a: u32, b: u32) = crc32c::multiply;
 }

@@ -4,7 +4,7 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    DropReason, Tuple,
+    DropReason, Ip4, Ip6, Tuple,
     flow::SourcePorts,
     hash,
     maps::{
@@ -21,7 +21,10 @@ use super::{
     retire::{retire_all, settle},
     snat,
 };
-use crate::maps::{self, Claim, Room, Tables};
+use crate::{
+    global::global_functions,
+    maps::{self, Claim, Room, Tables},
+};
 
 /// Ports that are looked at before a connection that gives way loses its own, for the one that has been
 /// silent longest to be among them.
@@ -115,8 +118,30 @@ pub fn claim_behind<A: Tables>(
 /// Goes on from the key in the room for keys, to the key of the row that was entered.
 #[inline(always)]
 fn find<A: Tables>(hash: u32) -> Result<&'static CtKey<A>, DropReason> {
+    let found = if A::VERSION == 4 { shunt_find_port4(hash) } else { shunt_find_port6(hash) };
+    match found {
+        FOUND => maps::new_key::<A>().map(|key| &*key).ok_or(DropReason::InvalidMapState),
+        FULL => Err(DropReason::ConntrackFull),
+        _ => Err(DropReason::SnatPortsExhausted),
+    }
+}
+
+/// The row is entered.
+const FOUND: u32 = 0;
+/// The table has no room.
+const FULL: u32 = 1;
+/// No port is free, and no connection gives way.
+const NONE: u32 = 2;
+
+global_functions! {
+    fn shunt_find_port4(hash: u32) = search::<Ip4>;
+    fn shunt_find_port6(hash: u32) = search::<Ip6>;
+}
+
+#[inline(always)]
+fn search<A: Tables>(hash: u32) -> u32 {
     let (key, search) = (maps::new_key::<A>(), maps::search::<A>());
-    let (Some(key), Some(search)) = (key, search) else { return Err(DropReason::InvalidMapState) };
+    let (Some(key), Some(search)) = (key, search) else { return NONE };
     if let Some(ports_key) = maps::ports_key::<A>() {
         ports_key.set(key);
     }
@@ -126,14 +151,13 @@ fn find<A: Tables>(hash: u32) -> Result<&'static CtKey<A>, DropReason> {
     // Other CPUs may claim the ports that are found.
     for _ in 0..ATTEMPTS {
         if look::<A>() || take_oldest::<A>() {
-            return maps::new_key::<A>().map(|key| &*key).ok_or(DropReason::InvalidMapState);
+            return FOUND;
         }
         if !is_contested::<A>() || !begin_again::<A>() {
             break;
         }
     }
-    let is_full = maps::search::<A>().is_some_and(|search| search.is_full != 0);
-    Err(if is_full { DropReason::ConntrackFull } else { DropReason::SnatPortsExhausted })
+    if maps::search::<A>().is_some_and(|search| search.is_full != 0) { FULL } else { NONE }
 }
 
 /// Looks at ports; true if one is claimed.

@@ -80,7 +80,7 @@ pub fn too_big<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>, mtu: u32) 
 /// not use, is chosen so that this is also the right final checksum.
 #[inline(always)]
 fn reset<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>) -> Result<(), DropReason> {
-    let at = parsed.transport.offset;
+    let at = parsed.transport.header();
     let old = packet.read::<Tcp>(at).ok_or(DropReason::RewriteFailed)?;
     packet.truncate((at + TCP_LEN) as u32)?;
     A::turn_around(packet, &parsed.transport, TCP_LEN as u16)?;
@@ -128,7 +128,7 @@ fn pseudo_sum<A: Network>(parsed: &Parsed<A>, len: u16) -> u16 {
 /// the header sums to half of that, and to the same if the kernel completes it.
 #[inline(always)]
 fn answer<P: Buffer, A: Network>(packet: &P, parsed: &Parsed<A>, kind: IcmpKind) -> Result<bool, DropReason> {
-    let at = parsed.transport.offset;
+    let at = parsed.transport.header();
     let add = |word: u32| (word & 0xffff) + (word >> 16);
     let after_ip = P::L2_LEN + A::HEADER_LEN as usize;
     let mut extension = ShortExtension { words: [0; 2] };

@@ -5,7 +5,7 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    Tuple, flow,
+    Ip4, Ip6, Tuple, flow,
     maps::{
         conntrack::{CtEntry, CtKey, Role, flags::SNAT_PENDING},
         transient::Queue,
@@ -14,7 +14,10 @@ use proxy_common::{
 };
 
 use super::{conntrack::now, retire::retire_all};
-use crate::maps::{self, Room, Tables, Turn};
+use crate::{
+    global::global_functions,
+    maps::{self, Room, Tables, Turn},
+};
 
 /// Places that are cleared where the table is full: in most, nobody may be waiting.
 const TURNS_WHEN_FULL: u32 = 16;
@@ -40,17 +43,29 @@ pub fn make_room<A: Tables>(proto: u8) {
     take_turns::<A>(proto, TURNS_WHEN_FULL);
 }
 
+/// Takes places in the queue of `proto`, or of those that have ended, until somebody is forgotten.
 #[inline(always)]
 fn take_turns<A: Tables>(proto: u8, turns: u32) {
-    let Some(turn) = maps::turn::<A>() else { return };
-    // Which queue that is, the callback says: the verifier would walk all that follows here for each.
-    turn.proto = proto.into();
-    // A function of its own, for the stack.
+    if A::VERSION == 4 {
+        shunt_take_turns4(proto.into(), turns)
+    } else {
+        shunt_take_turns6(proto.into(), turns)
+    };
+}
+
+global_functions! {
+    fn shunt_take_turns4(proto: u32, turns: u32) = take::<Ip4>;
+    fn shunt_take_turns6(proto: u32, turns: u32) = take::<Ip6>;
+}
+
+#[inline(always)]
+fn take<A: Tables>(proto: u32, turns: u32) -> u32 {
+    let Some(turn) = maps::turn::<A>() else { return 0 };
+    turn.proto = proto;
     // SAFETY: the callback takes no context.
     unsafe { helper::bpf_loop(turns, take_turn::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
-    if maps::turn::<A>().is_some_and(|turn| turn.is_due != 0) {
-        retire_all::<A>();
-    }
+    let is_due = maps::turn::<A>().is_some_and(|turn| turn.is_due != 0);
+    (is_due && retire_all::<A>()).into()
 }
 
 /// Notes what a packet with these flags says about the end of its connection, which waits from here on if that
