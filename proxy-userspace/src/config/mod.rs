@@ -118,7 +118,7 @@ impl Default for ConntrackTimeouts {
         Self {
             tcp_established: Duration::from_secs(24 * 3600),
             tcp_close_wait: Duration::from_secs(3600),
-            tcp_closed: Duration::from_secs(120),
+            tcp_closed: Duration::from_secs(30),
             udp: Duration::from_secs(30),
             udp_stream: Duration::from_secs(120),
         }

@@ -94,15 +94,15 @@ fn timeouts_of_ipvs_count_where_its_mode_does() {
     };
     let ipvs = "ipvs: {tcpTimeout: 15m, tcpFinTimeout: 40s, udpTimeout: 5m}";
     let conntrack = "conntrack: {tcpEstablishedTimeout: 2h, tcpCloseWaitTimeout: 50s, udpTimeout: 9s, udpStreamTimeout: 99s}";
-    assert_eq!(seconds(""), [86_400, 3600, 120, 30, 120]);
-    assert_eq!(seconds(conntrack), [7200, 50, 120, 9, 99]);
+    assert_eq!(seconds(""), [86_400, 3600, 30, 30, 120]);
+    assert_eq!(seconds(conntrack), [7200, 50, 30, 9, 99]);
     assert_eq!(seconds(ipvs), [900, 40, 40, 300, 300]);
     assert_eq!(seconds(&format!("mode: ipvs\n{ipvs}\n{conntrack}")), [900, 40, 40, 300, 300]);
-    assert_eq!(seconds(&format!("mode: nftables\n{ipvs}\n{conntrack}")), [7200, 50, 120, 9, 99]);
-    assert_eq!(seconds("mode: ipvs\nipvs: {tcpTimeout: 0s, udpTimeout: 60s}"), [86_400, 3600, 120, 60, 60]);
+    assert_eq!(seconds(&format!("mode: nftables\n{ipvs}\n{conntrack}")), [7200, 50, 30, 9, 99]);
+    assert_eq!(seconds("mode: ipvs\nipvs: {tcpTimeout: 0s, udpTimeout: 60s}"), [86_400, 3600, 30, 60, 60]);
     assert_eq!(
         seconds("conntrack: {tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}"),
-        [86_400, 3600, 120, 30, 120]
+        [86_400, 3600, 30, 30, 120]
     );
 
     let notes = |mode: &str| noted(&parse(&kube_proxy(&format!("mode: {mode}\n{ipvs}"))));

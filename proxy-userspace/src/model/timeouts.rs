@@ -7,6 +7,9 @@ use proxy_common::maps::settings::TimeoutSecs;
 /// After how much silence a connection is forgotten. The defaults are those of kube-proxy
 /// where it sets them (`conntrack.tcpEstablishedTimeout`, `conntrack.tcpCloseWaitTimeout`),
 /// else those of netfilter.
+///
+/// Both sides of a connection have closed when both have sent FIN: the last of their data may be on its way still, and
+/// be lost. Netfilter gives it as much time (`nf_conntrack_tcp_timeout_last_ack`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// TCP, both sides have acknowledged.
@@ -15,7 +18,7 @@ pub struct Timeouts {
     pub tcp_opening: Duration,
     /// TCP, one side has closed.
     pub tcp_half_closed: Duration,
-    /// TCP, both sides have closed.
+    /// TCP, both sides have closed. [`proxy_common::flow::Connection::timeout`] says what is kept for longer.
     pub tcp_closed: Duration,
     /// TCP, one side has reset.
     pub tcp_reset: Duration,
@@ -33,7 +36,7 @@ impl Default for Timeouts {
             tcp_established: Duration::from_secs(24 * 60 * 60),
             tcp_opening: Duration::from_secs(120),
             tcp_half_closed: Duration::from_secs(60 * 60),
-            tcp_closed: Duration::from_secs(120),
+            tcp_closed: Duration::from_secs(30),
             tcp_reset: Duration::from_secs(10),
             udp: Duration::from_secs(30),
             udp_stream: Duration::from_secs(120),

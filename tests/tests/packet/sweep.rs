@@ -14,7 +14,7 @@ use proxy_userspace::{
 
 use crate::{
     bench::{Bench, NODE_PORT, Plan, SERVICE_PORT, plans},
-    connection::Connection,
+    connection::{Connection, pass},
     frames::{ACK, FIN, Flow, SYN},
 };
 
@@ -64,7 +64,7 @@ fn connections_go_when_their_time_has_come() {
         }
         let end = clock();
         let mut left = 8;
-        for (seconds, expired) in [(29, 0), (32, 1), (119, 0), (122, 2), (86_399, 0), (86_402, 1)] {
+        for (seconds, expired) in [(29, 0), (32, 2), (119, 0), (122, 1), (86_399, 0), (86_402, 1)] {
             // However long the packets took: none is older than `begin`, none younger than `end`.
             let start = if expired == 0 { begin } else { end };
             let (swept, pressure) = sweep_after(&mut bench, &reconciler, start, seconds);
@@ -75,6 +75,23 @@ fn connections_go_when_their_time_has_come() {
             left -= 2 * expired;
         }
         assert_eq!(left, 0);
+    }
+}
+
+#[test]
+fn a_source_port_is_kept_while_the_backend_may_be_in_time_wait() {
+    let mut bench = Bench::new();
+    let reconciler = Reconciler::adopt(&mut bench.maps).expect("readable maps");
+    for plan in plans() {
+        let begin = clock();
+        let flow = Flow::tcp((plan.outside, 1), (plan.node, NODE_PORT));
+        let connection = Connection::open_masqueraded(&mut bench, flow);
+        pass(&mut bench, &connection.back, FIN | ACK, "the backend closes");
+        pass(&mut bench, &connection.forward, FIN | ACK, "the client closes");
+        for (start, seconds, expired) in [(begin, 59, 0), (clock(), 62, 1)] {
+            let (swept, _) = sweep_after(&mut bench, &reconciler, start, seconds);
+            assert_eq!(swept, Swept { expired, ..Swept::default() }, "after {seconds} s");
+        }
     }
 }
 

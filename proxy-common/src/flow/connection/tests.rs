@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     Ip4, Ip6,
     flow::testing::{Ends, Rows, TestAddr, ends},
+    packet::headers::tcp_flags::{FIN, SYN},
 };
 
 /// The connections that rows stand for, each with the keys of all its rows.
@@ -44,6 +45,26 @@ fn each_row_has_one_connection<A: TestAddr>(ends: Ends<A>) -> Result<(), TestCas
         }
     }
     Ok(())
+}
+
+#[test]
+fn what_has_closed_is_kept_while_somebody_may_ask_for_it() {
+    let timeout = |role: Role, known, tcp_closed| {
+        let seen = SYN | ACK | FIN;
+        let closed = Connection::<Ip4> {
+            proto: proto::TCP,
+            role: role.0,
+            forward: seen,
+            reply: seen,
+            known,
+            ..Connection::default()
+        };
+        closed.timeout(&TimeoutSecs { tcp_closed, ..TimeoutSecs::default() })
+    };
+    assert_eq!(timeout(Role::DNAT, PAIR, 30), 30);
+    assert_eq!(timeout(Role::DNAT, PAIR | NEXT | MASQUERADED, 30), 60, "the backend may be in TIME-WAIT");
+    assert_eq!(timeout(Role::DSR, 0, 30), 120, "the backend may go on");
+    assert_eq!(timeout(Role::DNAT, PAIR | NEXT | MASQUERADED, 1), 2);
 }
 
 proptest! {
