@@ -275,7 +275,7 @@ impl Datapath {
     /// When the kernel refuses one.
     pub fn load_layer3(&mut self) -> Result<(), KernelError> {
         if !self.has_layer3 {
-            object::load_classifiers(&mut self.ebpf, false)?;
+            object::load_layer3(&mut self.ebpf)?;
             tails::fill(&mut self.ebpf, &self.pins, false)?;
             self.has_layer3 = true;
         }

@@ -1,12 +1,12 @@
 //! The eBPF object: maps created or adopted, programs loaded.
 
-use std::collections::BTreeSet;
+mod side_by_side;
 
 use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, MapInfo},
-    programs::{CgroupSockAddr, Program, SchedClassifier, Xdp},
+    programs::{Program, Xdp},
 };
 use aya_log::EbpfLogger;
 use proxy_common::maps::{self, LAYOUT_VERSION, transient};
@@ -145,31 +145,24 @@ pub(super) fn load(
         }
     }
     let mut ebpf = loader.load(OBJECT)?;
-    load_classifiers(&mut ebpf, true)?;
-    for name in BIND_HOOKS.into_iter().chain(SOCKET_HOOKS) {
-        let program = program::<CgroupSockAddr>(&mut ebpf, name)?;
-        program.load().map_err(|source| KernelError::Program { name, source })?;
-    }
+    let hooks = BIND_HOOKS.into_iter().chain(SOCKET_HOOKS);
+    side_by_side::load(&mut ebpf, classifiers(true).chain(hooks))?;
     Ok(ebpf)
 }
 
-/// Loads the programs for devices with an Ethernet header, or those for devices without. They
-/// are half of what the verifier has to do, and few nodes have devices without.
+/// Loads the programs for devices without an Ethernet header. Few nodes have such devices, and they are half of what
+/// the verifier has to do.
 ///
 /// # Errors
 /// When the kernel refuses one.
-pub(super) fn load_classifiers(ebpf: &mut Ebpf, ethernet: bool) -> Result<(), KernelError> {
+pub(super) fn load_layer3(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    side_by_side::load(ebpf, classifiers(false))
+}
+
+/// The programs for devices with an Ethernet header, or without.
+fn classifiers(ethernet: bool) -> impl Iterator<Item = &'static str> {
     let entries = if ethernet { &CLASSIFIERS[..2] } else { &CLASSIFIERS[2..] };
-    let tails = tails::programs(ethernet).map(|(_, name)| name);
-    let names: BTreeSet<_> = entries.iter().copied().chain(tails).collect();
-    for name in names {
-        let program = program::<SchedClassifier>(ebpf, name)?;
-        // It is, if an earlier attempt failed at one that comes after it.
-        if program.fd().is_err() {
-            program.load().map_err(|source| KernelError::Program { name, source })?;
-        }
-    }
-    Ok(())
+    entries.iter().copied().chain(tails::programs(ethernet).map(|(_, name)| name))
 }
 
 /// Loads the program for drivers. The node works without it, so a kernel that refuses it is
