@@ -1,14 +1,16 @@
 //! What a UDP socket remembers.
 
-use aya_ebpf::{EbpfContext as _, helpers::generated as helper};
+use aya_ebpf::{
+    EbpfContext as _, bindings::bpf_sock_addr, helpers::generated as helper, programs::SockAddrContext,
+};
 use proxy_common::maps::socket_datagrams::{HeldPair, SENT, SocketDatagrams, SocketPair};
 
 use super::{
     ask::Asked,
     client::{Client, socket},
-    place::{Call, Peer, Place},
+    place::{Call, Mapped, Peer, Place, V4, V6},
 };
-use crate::{maps, stage::select::Choice};
+use crate::{global::global_functions, maps, stage::select::Choice};
 
 /// No backend.
 const NONE: u32 = u32::MAX;
@@ -37,10 +39,18 @@ pub fn remember<P: Place>(call: &Call<P>, by: By, asked: &Asked<P::Addr>, choice
     if by == By::Connect { maps::put_connected(sk, cookie, fill) } else { maps::put_sent(sk, cookie, fill) }
 }
 
+global_functions! {
+    pub fn shunt_known_backend_v4(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V4>;
+    pub fn shunt_known_backend_v6(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V6>;
+    pub fn shunt_known_backend_mapped(sock: *mut bpf_sock_addr, service: u32) = known_backend::<Mapped>;
+}
+
 /// The number of the backend this socket last sent to under the frontend of the call, as long as it exists, else
 /// [`NONE`]. The frontend is one of `service`.
 #[inline(always)]
-pub fn known_backend<P: Place>(call: &Call<P>, service: u32) -> u32 {
+fn known_backend<P: Place>(sock: *mut bpf_sock_addr, service: u32) -> u32 {
+    let context = SockAddrContext::new(sock);
+    let call = Call::<P>::new(&context);
     let Some(data) = maps::socket_datagrams::<P::Addr>(socket(call.ctx)) else { return NONE };
     let mut i = 0;
     while i < SENT {

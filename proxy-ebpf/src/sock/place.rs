@@ -4,7 +4,6 @@ use aya_ebpf::{bindings::bpf_sock_addr, programs::SockAddrContext};
 use proxy_common::{Addr as _, Ip4, Ip6};
 
 use super::{client::Client, datagrams};
-use crate::global::global_functions;
 
 /// The fields of the context that hold an address.
 pub trait Place {
@@ -12,7 +11,8 @@ pub trait Place {
 
     fn addr(sock: *mut bpf_sock_addr) -> Self::Addr;
     fn set_addr(sock: *mut bpf_sock_addr, addr: &Self::Addr);
-    /// [`datagrams::known_backend`], in a function of its own.
+    /// The number of the backend that the socket last sent a datagram to for the call's peer, a frontend of `service`;
+    /// none has the number of no backend.
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32;
 }
 
@@ -41,7 +41,7 @@ impl Place for V4 {
 
     #[inline(always)]
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-        shunt_known_backend_v4(sock, service)
+        datagrams::shunt_known_backend_v4(sock, service)
     }
 }
 
@@ -67,7 +67,7 @@ impl Place for V6 {
 
     #[inline(always)]
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-        shunt_known_backend_v6(sock, service)
+        datagrams::shunt_known_backend_v6(sock, service)
     }
 }
 
@@ -87,19 +87,8 @@ impl Place for Mapped {
 
     #[inline(always)]
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-        shunt_known_backend_mapped(sock, service)
+        datagrams::shunt_known_backend_mapped(sock, service)
     }
-}
-
-global_functions! {
-    fn shunt_known_backend_v4(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V4>;
-    fn shunt_known_backend_v6(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V6>;
-    fn shunt_known_backend_mapped(sock: *mut bpf_sock_addr, service: u32) = known_backend::<Mapped>;
-}
-
-#[inline(always)]
-fn known_backend<P: Place>(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-    datagrams::known_backend(&Call::<P>::new(&SockAddrContext::new(sock)), service)
 }
 
 impl Mapped {

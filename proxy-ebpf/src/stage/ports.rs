@@ -4,7 +4,7 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    DropReason, Ip4, Ip6, Tuple,
+    DropReason, Tuple,
     flow::SourcePorts,
     hash,
     maps::{
@@ -22,7 +22,7 @@ use super::{
     snat,
 };
 use crate::{
-    global::global_functions,
+    global::global_by_family,
     maps::{self, Claim, Room, Tables},
 };
 
@@ -118,8 +118,7 @@ pub fn claim_behind<A: Tables>(
 /// Goes on from the key in the room for keys, to the key of the row that was entered.
 #[inline(always)]
 fn find<A: Tables>(hash: u32) -> Result<&'static CtKey<A>, DropReason> {
-    let found = if A::VERSION == 4 { shunt_find_port4(hash) } else { shunt_find_port6(hash) };
-    match found {
+    match claim_port::<A>(hash) {
         FOUND => maps::new_key::<A>().map(|key| &*key).ok_or(DropReason::InvalidMapState),
         FULL => Err(DropReason::ConntrackFull),
         _ => Err(DropReason::SnatPortsExhausted),
@@ -133,9 +132,8 @@ const FULL: u32 = 1;
 /// No port is free, and no connection gives way.
 const NONE: u32 = 2;
 
-global_functions! {
-    fn shunt_find_port4(hash: u32) = search::<Ip4>;
-    fn shunt_find_port6(hash: u32) = search::<Ip6>;
+global_by_family! {
+    fn claim_port(hash: u32) = search as shunt_find_port4, shunt_find_port6;
 }
 
 #[inline(always)]

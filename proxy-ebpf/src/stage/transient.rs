@@ -5,7 +5,7 @@ use core::{ffi::c_void, ptr};
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    Ip4, Ip6, Tuple, flow,
+    Tuple, flow,
     maps::{
         conntrack::{CtEntry, CtKey, Role, flags::SNAT_PENDING},
         transient::Queue,
@@ -15,7 +15,7 @@ use proxy_common::{
 
 use super::{conntrack::now, retire::retire_all};
 use crate::{
-    global::global_functions,
+    global::global_by_family,
     maps::{self, Room, Tables, Turn},
 };
 
@@ -31,7 +31,7 @@ const HAS_ENDED: u8 = 0;
 pub fn wait<A: Tables>(proto: u8) {
     let Some(Room { turn, row, .. }) = maps::room::<A>() else { return };
     turn.since = row.last_seen;
-    take_turns::<A>(proto, 1);
+    take_turns::<A>(proto.into(), 1);
 }
 
 /// No room was found for a connection of `proto`. The next one is to find some, if anybody gives way.
@@ -39,25 +39,15 @@ pub fn wait<A: Tables>(proto: u8) {
 pub fn make_room<A: Tables>(proto: u8) {
     let Some(turn) = maps::turn::<A>() else { return };
     turn.since = 0;
-    take_turns::<A>(HAS_ENDED, TURNS_WHEN_FULL);
-    take_turns::<A>(proto, TURNS_WHEN_FULL);
+    take_turns::<A>(HAS_ENDED.into(), TURNS_WHEN_FULL);
+    take_turns::<A>(proto.into(), TURNS_WHEN_FULL);
 }
 
-/// Takes places in the queue of `proto`, or of those that have ended, until somebody is forgotten.
-#[inline(always)]
-fn take_turns<A: Tables>(proto: u8, turns: u32) {
-    if A::VERSION == 4 {
-        shunt_take_turns4(proto.into(), turns)
-    } else {
-        shunt_take_turns6(proto.into(), turns)
-    };
+global_by_family! {
+    fn take_turns(proto: u32, turns: u32) = take as shunt_take_turns4, shunt_take_turns6;
 }
 
-global_functions! {
-    fn shunt_take_turns4(proto: u32, turns: u32) = take::<Ip4>;
-    fn shunt_take_turns6(proto: u32, turns: u32) = take::<Ip6>;
-}
-
+/// Takes places in the queue of `proto`, or of those that have ended, until somebody is forgotten. 1 if somebody is.
 #[inline(always)]
 fn take<A: Tables>(proto: u32, turns: u32) -> u32 {
     let Some(turn) = maps::turn::<A>() else { return 0 };
@@ -82,7 +72,7 @@ pub fn note_end<A: Tables>(own: &Tuple<A>, tcp_flags: u8, hook: u8) {
     if Role(entry.role).is_reply() {
         key.set_pair(entry, own.proto, hook);
     }
-    take_turns::<A>(HAS_ENDED, 1);
+    take_turns::<A>(HAS_ENDED.into(), 1);
 }
 
 /// Rows at either end of a connection: one of each direction sees all its packets. Those that are left to

@@ -82,11 +82,7 @@ impl DryRun {
             }
         }
         let mut ebpf = loader.load(object::OBJECT)?;
-        for tail in TAILS {
-            let name = tail.program(true);
-            let program = object::program::<SchedClassifier>(&mut ebpf, name)?;
-            program.load().map_err(|source| KernelError::Program { name, source })?;
-        }
+        object::load_programs(&mut ebpf, TAILS.map(|tail| tail.program(true)))?;
         let map_error = |source| KernelError::Map { name: "tails", source };
         let array = ebpf
             .take_map("TAILS")

@@ -2,6 +2,7 @@
 
 mod side_by_side;
 
+pub(super) use self::side_by_side::load_programs;
 use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 use aya::{
     Ebpf, EbpfLoader,
@@ -146,7 +147,7 @@ pub(super) fn load(
     }
     let mut ebpf = loader.load(OBJECT)?;
     let hooks = BIND_HOOKS.into_iter().chain(SOCKET_HOOKS);
-    side_by_side::load(&mut ebpf, classifiers(true).chain(hooks))?;
+    load_programs(&mut ebpf, classifiers(true).chain(hooks))?;
     Ok(ebpf)
 }
 
@@ -156,7 +157,7 @@ pub(super) fn load(
 /// # Errors
 /// When the kernel refuses one.
 pub(super) fn load_layer3(ebpf: &mut Ebpf) -> Result<(), KernelError> {
-    side_by_side::load(ebpf, classifiers(false))
+    load_programs(ebpf, classifiers(false))
 }
 
 /// The programs for devices with an Ethernet header, or without.

@@ -159,8 +159,8 @@ impl Field {
         patience: Duration,
     ) -> Result<Result<Duration, String>> {
         let (deadline, contender) = (self.started + patience, self.contender);
-        // To whom a SYN gets through that has waited for shunt, that is a client by packets from then on, and pays a
-        // little more for what is translated when it connects.
+        // A client whose SYN has waited for shunt gets through as a client by packets, and pays a little more for each
+        // later connection that socket LB translates.
         while contender.is_shunt() && !self.cluster.nodes[0].agent.is_in_sync() {
             if Instant::now() > deadline {
                 return Ok(Err(self.complaint("nothing is served", patience)));

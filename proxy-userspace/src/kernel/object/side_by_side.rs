@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeSet,
     num::NonZero,
+    panic,
     sync::{Mutex, PoisonError},
     thread,
 };
@@ -20,7 +21,7 @@ use crate::kernel::error::KernelError;
 ///
 /// # Errors
 /// When the object has no such program for devices or cgroups, or the kernel refuses one. Others may be loaded then.
-pub(in crate::kernel) fn load(
+pub(in crate::kernel) fn load_programs(
     ebpf: &mut Ebpf,
     names: impl IntoIterator<Item = &'static str>,
 ) -> Result<(), KernelError> {
@@ -47,7 +48,7 @@ pub(in crate::kernel) fn load(
         let own = load_all();
         let others = others
             .into_iter()
-            .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            .map(|other| other.join().unwrap_or_else(|payload| panic::resume_unwind(payload)));
         others.fold(own, Result::and)
     })
 }

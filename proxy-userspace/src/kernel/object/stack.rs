@@ -95,7 +95,6 @@ fn the_oldest_kernel_has_stack_enough() {
     for (name, program) in &object.programs {
         let functions = functions(&object.functions[&program.function_key()].instructions);
         assert!(functions[&0].frame <= STACK, "{name}: {} bytes in one frame", functions[&0].frame);
-
         depths.insert((depth(&functions, 0), name));
     }
     println!("{depths:?}");
