@@ -13,7 +13,7 @@ pub use filler::{ENDPOINTS, endpoint, name as filler_name, slice as filler_slice
 use super::bounds::Journal;
 use crate::{
     control_plane::{Options as ControlPlaneOptions, SharedControlPlane},
-    manifests,
+    late, manifests,
 };
 use anyhow::Result;
 use kube::Client;
@@ -69,6 +69,9 @@ fn kept(services: u32, told: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf
         let begin = Instant::now();
         let control_plane = start(None)?;
         control_plane.with_clients(async |client, etcd| fill(client, etcd, services).await)?;
+        late::soon(|| {
+            control_plane.with_clients(async |client, _| copies::ensure_seen(&client, services).await)
+        })?;
         store::keep(&control_plane, &place)?;
         println!("{services} services written in {:.0} s", begin.elapsed().as_secs_f64());
     }
@@ -83,8 +86,7 @@ async fn fill(client: Client, etcd: Client, services: u32) -> Result<()> {
     objects::create_namespace(&client, NAMESPACE).await?;
     objects::create(&client, &filler::service(0)).await?;
     objects::create(&client, &filler::slice(0)).await?;
-    copies::Template::read(&client).await?.put_copies(&etcd, services).await?;
-    copies::ensure_seen(&client, services).await
+    copies::Template::read(&client).await?.put_copies(&etcd, services).await
 }
 
 /// The two nodes of the topology, without pods of their own.

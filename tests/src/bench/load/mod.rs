@@ -60,8 +60,9 @@ pub struct Options {
     /// What is measured.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Section::Ports, Section::Steady, Section::Floods])]
     sections: Vec<Section>,
-    /// Who is measured, one after the other, where it does something of its own.
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = CONTENDERS)]
+    /// Who is measured, one after the other, where it does something of its own: by default `direct`, `shunt-all`,
+    /// `shunt-off`, `shunt-xdp` and `nftables`.
+    #[arg(long, value_delimiter = ',', value_enum)]
     contenders: Vec<Contender>,
     /// How long one contender is under load, in `ports` and `steady`.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
@@ -93,6 +94,11 @@ impl Options {
         format!("{:?}", Self { bounds: Bounds::default(), ..self.clone() })
     }
 
+    fn contenders(&self) -> &[Contender] {
+        if self.contenders.is_empty() { &CONTENDERS } else { &self.contenders }
+    }
+
+    /// Errors where a contender is named that would not be measured.
     fn ensure_sensible(&self) -> Result<()> {
         for contender in &self.contenders {
             let name = contender.name();
@@ -147,11 +153,11 @@ fn measure(options: &Options, book: &mut Book<'_>) -> Result<()> {
     for (section, paths) in [(Section::Ports, &ports::PATHS[..]), (Section::Steady, &options.paths)] {
         if options.sections.contains(&section) {
             let asked = stretch::Asked { paths, workloads, minutes: *minutes };
-            stretch::measure(asked, &options.contenders, common, book)?;
+            stretch::measure(asked, options.contenders(), common, book)?;
         }
     }
     if options.sections.contains(&Section::Floods) {
-        floods::measure(&options.floods, &options.contenders, common, book)?;
+        floods::measure(&options.floods, options.contenders(), common, book)?;
     }
     Ok(())
 }
@@ -167,7 +173,35 @@ fn grown(before: &BTreeMap<String, u64>, mut after: BTreeMap<String, u64>) -> BT
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(arguments: &str) -> Options {
+        Command::parse_from(std::iter::once("load").chain(arguments.split_whitespace())).options
+    }
+
+    #[test]
+    fn each_section_can_be_measured_with_nobody_named() {
+        for section in Section::value_variants() {
+            let name = section.to_possible_value().expect("every section has a name");
+            let options = options(&format!("--sections {}", name.get_name()));
+            options.ensure_sensible().unwrap_or_else(|error| panic!("{section:?}: {error}"));
+        }
+    }
+
+    #[test]
+    fn who_is_named_and_would_not_be_measured_is_an_error() {
+        let error =
+            options("--sections floods --contenders shunt-off").ensure_sensible().expect_err("accepted");
+        assert!(error.to_string().contains("shunt-off"), "{error}");
+    }
 
     #[test]
     fn only_what_was_dropped_meanwhile_counts() {

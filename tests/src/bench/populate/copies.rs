@@ -5,6 +5,7 @@
 //! (defaults, managed fields) is taken over, so that lists are what they would be.
 
 use super::filler;
+use crate::late;
 use anyhow::{Context as _, Result, ensure};
 use http::Request;
 use k8s_openapi::ByteString;
@@ -88,14 +89,22 @@ async fn get(client: &Client, path: &str) -> Result<Value> {
     Ok(object)
 }
 
-/// Whether the API server sees them all.
+/// Whether the API server sees them all. What one request has put into etcd has one revision, and the API server
+/// answers for that revision as soon as its cache has the first object of it.
+///
+/// # Errors
+///
+/// A late one as long as it sees fewer.
 pub(super) async fn ensure_seen(client: &Client, services: u32) -> Result<()> {
     let kinds = [("/api/v1", "services"), ("/apis/discovery.k8s.io/v1", "endpointslices")];
     for (group, kind) in kinds {
         let path = format!("{group}/namespaces/{}/{kind}?limit=1", super::NAMESPACE);
         let list: Value = client.request(Request::get(path).body(Vec::new())?).await?;
         let rest = list["metadata"]["remainingItemCount"].as_u64().unwrap_or(0);
-        ensure!(rest + 1 == u64::from(services), "the API server sees {} {kind} of {services}", rest + 1);
+        ensure!(
+            rest + 1 == u64::from(services),
+            late!("the API server sees {} {kind} of {services}", rest + 1)
+        );
     }
     Ok(())
 }

@@ -39,6 +39,7 @@ pub(super) const PATHS: [Path; 2] = [Path::OutsideRemote, Path::OutsideSingle];
 
 /// How hard it is.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub(super) struct Options {
     /// How long a flood lasts.
     #[arg(long = "flood-seconds", default_value_t = 60, value_parser = clap::value_parser!(u32).range(8..))]
@@ -51,18 +52,18 @@ pub(super) struct Options {
     #[arg(long, default_value_t = 1_000)]
     established: usize,
     /// Where floods go: `outside-remote`, `outside-single`.
-    #[arg(long = "flood-paths", value_delimiter = ',', value_enum, default_values_t = PATHS)]
-    paths: Vec<Path>,
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = PATHS)]
+    flood_paths: Vec<Path>,
 }
 
 impl Options {
     /// Paths and rates.
     fn kinds(&self) -> impl Iterator<Item = (Path, u64)> {
-        self.paths.iter().flat_map(|path| self.rates.iter().map(|rate| (*path, *rate)))
+        self.flood_paths.iter().flat_map(|path| self.rates.iter().map(|rate| (*path, *rate)))
     }
 
     pub(super) fn ensure_sensible(&self) -> Result<()> {
-        for path in &self.paths {
+        for path in &self.flood_paths {
             ensure!(PATHS.contains(path), "--flood-paths {}: is not masqueraded", path.name());
         }
         Ok(())
@@ -77,7 +78,7 @@ pub(super) fn measure(
     book: &mut Book<'_>,
 ) -> Result<()> {
     let mut contenders = contenders.to_vec();
-    contenders.retain(|contender| options.paths.iter().any(|path| path.concerns(*contender)));
+    contenders.retain(|contender| options.flood_paths.iter().any(|path| path.concerns(*contender)));
     // The others are compared with it, so it comes first.
     contenders.sort_by_key(|contender| *contender != Contender::Direct);
     let cpus = cpus::allowed()?;
