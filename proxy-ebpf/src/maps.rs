@@ -281,10 +281,17 @@ pub fn frontend<A: Tables>(key: &FrontendKey<A>) -> Option<&'static Frontend> {
     unsafe { A::frontends().get_ptr(key).map(|p| &*p) }
 }
 
-/// The backend with `id`, if it is present.
+/// The backend with `id`, if it is present. While a program runs that may have come across it, the agent writes
+/// nothing there but that it is not.
 #[inline(always)]
 pub fn backend<A: Tables>(id: u32) -> Option<&'static Backend<A>> {
     A::backends().get(id).filter(|b| b.flags & backends::flags::PRESENT != 0)
+}
+
+/// The backend with `id`, which a slot has named: also one that has been taken out since that was read.
+#[inline(always)]
+pub fn named_backend<A: Tables>(id: u32) -> Option<&'static Backend<A>> {
+    A::backends().get(id).filter(|b| b.proto != 0)
 }
 
 #[inline(always)]

@@ -37,7 +37,7 @@ pub struct Backend<A> {
 
 /// Bits of [`Backend::flags`].
 pub mod flags {
-    /// The row is in use; a row without it stands for a backend that is gone.
+    /// The row is in use; a row without it stands for a backend that is gone, and may still say which.
     pub const PRESENT: u8 = 1;
     /// Runs on this node.
     pub const LOCAL: u8 = 2;

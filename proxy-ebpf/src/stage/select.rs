@@ -110,7 +110,7 @@ pub fn select<A: Tables>(
     } else {
         maps::slot::<A>(range.offset.wrapping_add(draw % range.len)).ok_or_else(invalid)?
     };
-    let backend = maps::backend::<A>(id).ok_or_else(invalid)?;
+    let backend = maps::named_backend::<A>(id).ok_or_else(invalid)?;
     let dsr = rule.has(ClientRule::DSR) && backend.flags & backends::flags::LOCAL == 0;
     Ok(Choice { id, backend, snat: rule.has(ClientRule::SNAT), dsr })
 }

@@ -125,7 +125,8 @@ impl<A: MapAddr> BackendTable<A> {
         let Some(record) = self.record_mut(id) else { return };
         record.users = record.users.saturating_sub(1);
         if record.users == 0 && record.kernel == Kernel::Absent {
-            self.forget(id);
+            self.remove(id);
+            self.pool.release_unread(id);
         } else if record.users == 0 {
             self.idle.push(id);
         }
@@ -166,14 +167,25 @@ impl<A: MapAddr> BackendTable<A> {
         self.idle.clone()
     }
 
-    /// Forgets idle ids, after the kernel has.
+    /// Makes ids available that were forgotten before: every program that may have come across them has ended.
+    pub(super) fn settle(&mut self) {
+        self.pool.settle();
+    }
+
+    /// Ids that [`BackendTable::settle`] would make available.
+    pub(super) fn resting(&self) -> usize {
+        self.pool.resting()
+    }
+
+    /// Forgets idle ids, after they have been taken out in the kernel.
     pub(super) fn forget_idle(&mut self) {
         for id in std::mem::take(&mut self.idle) {
-            self.forget(id);
+            self.remove(id);
+            self.pool.release(id);
         }
     }
 
-    fn forget(&mut self, id: u32) {
+    fn remove(&mut self, id: u32) {
         let Some(record) = self.record(id) else { return };
         let hash = self.hasher.hash_one(record.row);
         if let Ok(entry) = self.ids.find_entry(hash, |known| *known == id) {
@@ -181,10 +193,10 @@ impl<A: MapAddr> BackendTable<A> {
         }
         self.records[id as usize] = None;
         self.len -= 1;
-        self.pool.release(id);
     }
 
-    /// What the kernel has to hold under an id: nothing is said about rows in between.
+    /// What the kernel has to hold under an id, if it is to hold something there: of a backend that was taken out, it
+    /// may hold what it was. Nothing is said about rows in between.
     pub(super) fn expected(&self, id: u32) -> Option<Backend<A>> {
         match self.record(id) {
             Some(record) if record.kernel == Kernel::Holds && record.users > 0 => Some(record.row),

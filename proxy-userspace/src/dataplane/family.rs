@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use proxy_common::maps::{
-    backends::Backend,
+    backends::{Backend, flags},
     frontends::{Frontend, FrontendKey},
     source_ranges::SourceRange,
 };
@@ -199,19 +199,32 @@ impl<A: MapAddr> FamilyTable<A> {
         }
     }
 
-    /// Step 6: rows of backends without a user are cleared, and their ids are free again.
-    pub(super) fn clear_backends(&mut self, maps: &mut impl FamilyMaps<A>) -> Result<Rows, MapError> {
+    /// Step 6: backends without a user are taken out. What their rows say stays: a program may have read a slot
+    /// before that names one, and goes there as it would have an instant earlier.
+    pub(super) fn take_out_backends(&mut self, maps: &mut impl FamilyMaps<A>) -> Result<Rows, MapError> {
         let idle = self.backends.idle();
         if idle.is_empty() {
             return Ok(0);
         }
-        let rows: Vec<_> = idle.iter().map(|id| (*id, Backend::default())).collect();
+        let out = |row: &Backend<A>| Backend { flags: row.flags & !flags::PRESENT, ..*row };
+        let rows: Vec<_> = idle.iter().filter_map(|id| Some((*id, out(self.backends.row(*id)?)))).collect();
         if let Err(e) = maps.put_backends(&rows) {
             self.backends.set_written(idle, false);
             return Err(e);
         }
         self.backends.forget_idle();
         Ok(rows.len())
+    }
+
+    /// Makes what was given back before available: every program that may have come across it has ended.
+    pub(super) fn settle(&mut self) {
+        self.backends.settle();
+        self.ranges.settle();
+    }
+
+    /// True if [`FamilyTable::settle`] would make something available.
+    pub(super) fn rests(&self) -> bool {
+        self.backends.resting() > 0 || self.ranges.resting() > 0
     }
 
     /// Takes back what was staged, when it is not going to be written.

@@ -15,6 +15,8 @@ pub(super) struct IdPool {
     last: u32,
     /// Numbers that came back, oldest first.
     freed: VecDeque<u32>,
+    /// Numbers that came back, but a program may still read their rows.
+    resting: Vec<u32>,
 }
 
 impl IdPool {
@@ -22,7 +24,7 @@ impl IdPool {
     pub(super) fn new(last: u32, in_use: impl IntoIterator<Item = u32>) -> Self {
         let mut in_use: Vec<_> = in_use.into_iter().filter(|id| (1..=last).contains(id)).collect();
         in_use.sort_unstable();
-        let mut pool = Self { next: 1, last, freed: VecDeque::new() };
+        let mut pool = Self { next: 1, last, freed: VecDeque::new(), resting: Vec::new() };
         for id in in_use {
             pool.freed.extend(pool.next..id);
             pool.next = pool.next.max(id + 1);
@@ -40,11 +42,28 @@ impl IdPool {
         self.freed.pop_front()
     }
 
-    /// Takes a number back.
+    /// Takes a number back. It can be given out again after the next [`IdPool::settle`].
     pub(super) fn release(&mut self, id: u32) {
+        if (1..self.next).contains(&id) {
+            self.resting.push(id);
+        }
+    }
+
+    /// Gives back a number that no program could have come across.
+    pub(super) fn release_unread(&mut self, id: u32) {
         if (1..self.next).contains(&id) {
             self.freed.push_back(id);
         }
+    }
+
+    /// Makes what was released before available: every program that may read it has ended.
+    pub(super) fn settle(&mut self) {
+        self.freed.extend(self.resting.drain(..));
+    }
+
+    /// Numbers that [`IdPool::settle`] would make available.
+    pub(super) fn resting(&self) -> usize {
+        self.resting.len()
     }
 }
 
@@ -59,8 +78,9 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, [1, 3, 4, 6]);
         pool.release(2);
-        assert_eq!(pool.take(), Some(2));
-        assert_eq!(pool.take(), None);
+        assert_eq!((pool.take(), pool.resting()), (None, 1));
+        pool.settle();
+        assert_eq!((pool.take(), pool.take(), pool.resting()), (Some(2), None, 0));
     }
 
     #[test]
@@ -68,6 +88,7 @@ mod tests {
         let mut pool = IdPool::new(10_000, []);
         let first = pool.take().expect("a number");
         pool.release(first);
+        pool.settle();
         assert!((0..1000).all(|_| pool.take() != Some(first)));
     }
 
@@ -75,6 +96,7 @@ mod tests {
     fn a_foreign_number_is_not_taken_back() {
         let mut pool = IdPool::new(2, []);
         pool.release(2);
+        pool.settle();
         assert_eq!((pool.take(), pool.take(), pool.take()), (Some(1), Some(2), None));
     }
 }

@@ -4,6 +4,7 @@
 //! Like the kernel's, a batch that fails may have been carried out in part. There is no
 //! LRU: flow tables hold whatever is put into them.
 
+mod readers;
 mod sweep;
 
 use std::{collections::BTreeMap, io};
@@ -26,6 +27,7 @@ use proxy_common::{
     },
 };
 
+pub use self::readers::Readers;
 use super::{FamilyMaps, MapAddr, MapError, MapName, MapStore};
 
 /// Which write fails next, and how far it gets.
@@ -108,6 +110,8 @@ pub struct MemoryFamily<A> {
     pub traffic: BTreeMap<CounterKey, Traffic>,
     /// Of this family's maps.
     pub faults: Faults,
+    /// Programs that read them, if there are to be any.
+    pub readers: Option<Readers>,
     frontend_capacity: usize,
 }
 
@@ -177,6 +181,7 @@ impl<A: MapAddr> MemoryFamily<A> {
             opened: BTreeMap::new(),
             traffic: BTreeMap::new(),
             faults: Faults::default(),
+            readers: None,
             frontend_capacity: room.frontends as usize,
         }
     }
@@ -244,6 +249,11 @@ impl MapStore for MemoryMaps {
         }
         result
     }
+
+    fn wait_for_programs(&mut self) -> Result<(), MapError> {
+        self.v4.readers.iter_mut().chain(&mut self.v6.readers).for_each(Readers::end);
+        Ok(())
+    }
 }
 
 impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
@@ -267,6 +277,8 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
                 let capacity = self.frontend_capacity as u32;
                 return Err(MapError::Full { map: MapName::Frontends, capacity });
             }
+            let held = self.frontends.get(&row.0).copied();
+            self.leave(held.filter(|held| *held != row.1));
             put(&mut self.frontends, &[*row]);
         }
         result
@@ -274,7 +286,10 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
 
     fn delete_frontends(&mut self, keys: &[FrontendKey<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Frontends, keys.len());
-        delete(&mut self.frontends, &keys[..done]);
+        for key in &keys[..done] {
+            let held = self.frontends.remove(key);
+            self.leave(held);
+        }
         result
     }
 
@@ -284,7 +299,10 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
 
     fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Backends, rows.len());
-        rows[..done].iter().for_each(|(id, row)| self.backends[*id as usize] = *row);
+        for (id, row) in &rows[..done] {
+            self.look_at_backend(*id, row);
+            self.backends[*id as usize] = *row;
+        }
         result
     }
 
@@ -300,6 +318,7 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
 
     fn put_slots(&mut self, offset: u32, ids: &[u32]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::Slots, ids.len());
+        self.look_at_slots(offset, &ids[..done]);
         let offset = offset as usize;
         self.slots[offset..offset + done].copy_from_slice(&ids[..done]);
         result

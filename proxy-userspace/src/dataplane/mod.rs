@@ -28,7 +28,7 @@ mod testing;
 
 pub use encode::{MapAddr, service_name};
 pub use left::{Left, NatFlow, leave, left_rows};
-pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps, Room};
+pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps, Readers, Room};
 pub use pressure::{MapFill, Pressure, SnatPorts};
 pub use reconcile::{Applied, Reconciler};
 pub use repair::Repairs;

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_common::maps::slots::SlotRange;
 
+use super::{MapError, MapName};
+
 /// Which ranges of the array are free.
 #[derive(Debug)]
 pub(super) struct Ranges {
@@ -11,8 +13,10 @@ pub(super) struct Ranges {
     free: BTreeMap<u32, u32>,
     /// (length, offset) of the same ranges.
     by_len: BTreeSet<(u32, u32)>,
-    /// Freed, but a packet on another CPU may still be reading them.
+    /// Given back, but a program may still read them.
     resting: Vec<SlotRange>,
+    /// Elements in `resting`.
+    rest: u32,
     capacity: u32,
     /// Elements in `free`.
     unused: u32,
@@ -21,8 +25,14 @@ pub(super) struct Ranges {
 impl Ranges {
     /// An array of which nothing is used.
     pub(super) fn new(capacity: u32) -> Self {
-        let mut ranges =
-            Self { free: BTreeMap::new(), by_len: BTreeSet::new(), resting: Vec::new(), capacity, unused: 0 };
+        let mut ranges = Self {
+            free: BTreeMap::new(),
+            by_len: BTreeSet::new(),
+            resting: Vec::new(),
+            rest: 0,
+            capacity,
+            unused: 0,
+        };
         ranges.insert(0, capacity);
         ranges
     }
@@ -57,10 +67,30 @@ impl Ranges {
     /// Gives a range back. It can be taken again after the next [`Ranges::settle`].
     pub(super) fn release(&mut self, range: SlotRange) {
         self.resting.push(range);
+        self.rest += range.len;
     }
 
-    /// Makes what was released before available.
+    /// Elements that [`Ranges::settle`] would make available.
+    pub(super) fn resting(&self) -> u32 {
+        self.rest
+    }
+
+    /// To be asked before something is done for want of room.
+    ///
+    /// # Errors
+    /// When [`Ranges::settle`] would make some.
+    pub(super) fn ensure_none_rest(&self) -> Result<(), MapError> {
+        if self.rest == 0 { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// That there is no room.
+    pub(super) fn full(&self) -> MapError {
+        MapError::Full { map: MapName::Slots, capacity: self.capacity }
+    }
+
+    /// Makes what was released before available: every program that may read it has ended.
     pub(super) fn settle(&mut self) {
+        self.rest = 0;
         for range in std::mem::take(&mut self.resting) {
             self.release_unread(range);
         }
@@ -87,9 +117,9 @@ impl Ranges {
         self.capacity
     }
 
-    /// Number of elements that are not free.
+    /// Number of elements that somebody has.
     pub(super) fn used(&self) -> u32 {
-        self.capacity - self.unused
+        self.capacity - self.unused - self.rest
     }
 
     fn insert(&mut self, offset: u32, len: u32) {
@@ -122,9 +152,9 @@ mod tests {
         let mut ranges = Ranges::new(4);
         let all = ranges.take(4).expect("room");
         ranges.release(all);
-        assert_eq!(ranges.take(1), None);
+        assert_eq!((ranges.take(1), ranges.resting(), ranges.used()), (None, 4, 0));
         ranges.settle();
-        assert_eq!(ranges.take(4), Some(all));
+        assert_eq!((ranges.take(4), ranges.resting(), ranges.used()), (Some(all), 0, 4));
     }
 
     #[test]

@@ -64,7 +64,12 @@ struct Chunk {
 
 impl Reconciler {
     /// Takes over what the maps hold, with the ids it has there.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
     pub fn adopt(maps: &mut impl MapStore) -> Result<Self, MapError> {
+        // What is free now may have been given back an instant ago.
+        maps.wait_for_programs()?;
         let v4 = FamilyTable::adopt(maps.v4())?;
         let v6 = FamilyTable::adopt(maps.v6())?;
         let mut rows = maps.services()?;
@@ -131,8 +136,6 @@ impl Reconciler {
         mut plans: impl Iterator<Item = (ObjectName, Vec<PortPlan>)>,
     ) -> Applied {
         plans.by_ref().take(CHUNK).for_each(|(service, plans)| self.update(service, plans));
-        self.v4.ranges.settle();
-        self.v6.ranges.settle();
         let mut applied = Applied::default();
         self.apply_node(maps, &mut applied);
         if self.cleanup_failure.is_some() {
@@ -169,7 +172,8 @@ impl Reconciler {
     }
 
     /// Writes a chunk in one go, or, when that fails, each service of it by itself: then
-    /// only those whose own rows fail stay behind.
+    /// only those whose own rows fail stay behind. For want of room it first waits for what
+    /// has been given back and may still be read.
     fn apply_chunk(
         &mut self,
         maps: &mut impl MapStore,
@@ -181,13 +185,34 @@ impl Reconciler {
                 applied.services += chunk.len();
                 chunk.iter().for_each(|(service, _)| drop(self.failures.remove(service)));
             }
-            Err(e) if chunk.len() == 1 || matches!(e, MapError::Fatal { .. }) => {
-                let first = chunk.first().map(|(service, _)| service.clone());
-                self.failures.extend(first.map(|service| (service, e)));
-                self.pending.extend(chunk);
-            }
+            Err(MapError::Full { .. }) if self.rests() => match self.settle(maps) {
+                Ok(()) => self.apply_chunk(maps, chunk, applied),
+                Err(e) => self.postpone(chunk, e),
+            },
+            Err(e) if chunk.len() == 1 || matches!(e, MapError::Fatal { .. }) => self.postpone(chunk, e),
             Err(_) => chunk.into_iter().for_each(|one| self.apply_chunk(maps, vec![one], applied)),
         }
+    }
+
+    fn postpone(&mut self, chunk: Vec<(ObjectName, Box<[PortPlan]>)>, why: MapError) {
+        let first = chunk.first().map(|(service, _)| service.clone());
+        self.failures.extend(first.map(|service| (service, why)));
+        self.pending.extend(chunk);
+    }
+
+    /// True if [`Reconciler::settle`] makes something available.
+    fn rests(&self) -> bool {
+        self.v4.rests() || self.v6.rests() || self.services.resting() > 0
+    }
+
+    /// Makes ids and slots available that were given back. Only when there is no other room: it takes the time
+    /// that the kernel needs to let all programs end.
+    fn settle(&mut self, maps: &mut impl MapStore) -> Result<(), MapError> {
+        maps.wait_for_programs()?;
+        self.v4.settle();
+        self.v6.settle();
+        self.services.settle();
+        Ok(())
     }
 
     fn write_chunk(
@@ -282,7 +307,7 @@ impl Reconciler {
     }
 
     fn try_clear(&mut self, maps: &mut impl MapStore) -> Result<usize, MapError> {
-        let count = self.v4.clear_backends(maps.v4())? + self.v6.clear_backends(maps.v6())?;
+        let count = self.v4.take_out_backends(maps.v4())? + self.v6.take_out_backends(maps.v6())?;
         self.departed.retain(|id| !self.v4.has(*id) && !self.v6.has(*id));
         if !self.departed.is_empty() {
             // A service that comes back before this succeeds has to write its row anew.

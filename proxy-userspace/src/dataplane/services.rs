@@ -111,6 +111,16 @@ impl ServiceTable {
         }
     }
 
+    /// Makes ids available that were forgotten before: every program that may have come across them has ended.
+    pub(super) fn settle(&mut self) {
+        self.pool.settle();
+    }
+
+    /// Ids that [`ServiceTable::settle`] would make available.
+    pub(super) fn resting(&self) -> usize {
+        self.pool.resting()
+    }
+
     /// Forgets an id, after the kernel has.
     pub(super) fn forget(&mut self, id: u32) {
         let Some(record) = self.records.remove(&id) else { return };

@@ -7,8 +7,7 @@ use std::net::SocketAddr;
 use proxy_common::maps::{backends::Backend, slots::SlotRange};
 
 use super::{
-    FamilyMaps, MapAddr, MapError, MapName, backends::BackendTable, encode, family::FamilyTable,
-    ranges::Ranges,
+    FamilyMaps, MapAddr, MapError, backends::BackendTable, encode, family::FamilyTable, ranges::Ranges,
 };
 use crate::{
     model::{Protocol, Weights},
@@ -163,6 +162,7 @@ impl<A: MapAddr> FamilyTable<A> {
             let may_exist = port.sets.iter().any(|set| set.is_adopted(form.len));
             let range = self.ranges.take_leaving(form.len, form.reserve);
             if range.is_none() && !may_exist {
+                self.ranges.ensure_none_rest()?;
                 continue;
             }
             let table = form.table(layout);
@@ -173,14 +173,17 @@ impl<A: MapAddr> FamilyTable<A> {
                 set.identify(layout, making, reduced);
                 return Ok(Found { range: set.range, fresh: false });
             }
-            let Some(range) = range else { continue };
+            let Some(range) = range else {
+                self.ranges.ensure_none_rest()?;
+                continue;
+            };
             let (members, made_by) = (layout.members.into(), Some(making));
             // Most ports have one, and keep it.
             port.sets.reserve_exact(1);
             port.sets.push(SlotSet { range, table, members, made_by, reduced, written: false });
             return Ok(Found { range, fresh: true });
         }
-        Err(MapError::Full { map: MapName::Slots, capacity: self.ranges.capacity() })
+        Err(self.ranges.full())
     }
 
     /// Step 3: slots that no frontend names yet.

@@ -51,6 +51,10 @@ pub trait MapStore {
     fn settings(&self) -> Result<Settings, MapError>;
     /// Writes the row of `settings`.
     fn put_settings(&mut self, settings: &Settings) -> Result<(), MapError>;
+
+    /// Returns when every program that ran before has ended: none of them still reads what is then not named
+    /// any more.
+    fn wait_for_programs(&mut self) -> Result<(), MapError>;
 }
 
 /// The maps of one family.

@@ -1,5 +1,6 @@
 //! bpf(2) calls that aya has no interface for: batches, test runs, and what it lacks for links.
 
+mod grace;
 mod link;
 mod rows;
 
@@ -11,6 +12,7 @@ use std::{
 use aya::Pod;
 use aya_obj::generated::{bpf_attr, bpf_cmd};
 
+pub(super) use grace::wait_for_programs;
 pub(super) use link::{
     iter_link, link_cgroup, link_detach, link_open, link_pin, link_update, link_xdp, xdp_link,
 };

@@ -21,8 +21,6 @@ mod flows;
 mod ports;
 mod settings;
 
-use std::time::Duration;
-
 use aya::maps::MapData;
 use proxy_common::{
     addr::{Ip4, Ip6},
@@ -32,7 +30,7 @@ use proxy_common::{
 use self::{ports::Range, settings::Theirs};
 use super::{
     KernelMaps,
-    bpf::{ANY, NOEXIST},
+    bpf::{ANY, NOEXIST, wait_for_programs},
     carry::{Carrier, Rows, Table, carry_error},
     error::KernelError,
     family::KernelAddr,
@@ -156,7 +154,7 @@ impl Handover {
         self.before = self.generations.current()?;
         self.generations.switch(to)?;
         self.tell_programs(maps)?;
-        wait_for_programs();
+        let_programs_end()?;
         for from in &self.outgoing {
             let v4 = flows::copy::<Ip4>(from, to, maps.v4())?;
             let v6 = flows::copy::<Ip6>(from, to, maps.v6())?;
@@ -227,7 +225,7 @@ impl Handover {
             moved.connections += flows::take(from, to, maps.v4(), &ended.0)?;
             moved.connections += flows::take(from, to, maps.v6(), &ended.1)?;
         }
-        wait_for_programs();
+        let_programs_end()?;
         for from in &self.outgoing {
             moved.connections += flows::take_all::<Ip4>(from, to, maps.v4())?;
             moved.connections += flows::take_all::<Ip6>(from, to, maps.v6())?;
@@ -277,6 +275,11 @@ fn copy_others(from: &Pins, to: &Pins) -> Result<usize, KernelError> {
     Ok(copied)
 }
 
+fn let_programs_end() -> Result<(), KernelError> {
+    let what = "connections of programs that still run".to_owned();
+    wait_for_programs().map_err(|error| KernelError::Handover { what, source: error.into() })
+}
+
 /// Takes away what connections are opened by. Rows that stand for whole addresses and ranges go
 /// first: with them, a port that has no row any more would be refused.
 fn drain<A: KernelAddr>(from: &Pins) -> Result<(), KernelError> {
@@ -297,18 +300,6 @@ fn drain<A: KernelAddr>(from: &Pins) -> Result<(), KernelError> {
         read.and_then(|()| table.map.delete(&keys)).map_err(|error| carry_error(name, error))?;
     }
     Ok(())
-}
-
-/// Returns when every program that ran before has ended.
-fn wait_for_programs() {
-    // `MEMBARRIER_CMD_GLOBAL` waits for a grace period of RCU, under which programs run
-    // (kernel/sched/membarrier.c). Kernels with processors that take no ticks refuse it.
-    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: the call takes three integers.
-    let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if done != 0 {
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 #[cfg(test)]

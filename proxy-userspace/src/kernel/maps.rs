@@ -19,7 +19,9 @@ use proxy_common::{
     },
 };
 
-use super::{error::KernelError, family::KernelFamily, hash::HashTable, object, pins::Pins, xdp::XdpStatus};
+use super::{
+    bpf, error::KernelError, family::KernelFamily, hash::HashTable, object, pins::Pins, xdp::XdpStatus,
+};
 use crate::dataplane::{MapError, MapName, MapStore};
 
 /// All pinned maps, open for writing.
@@ -133,6 +135,14 @@ impl MapStore for KernelMaps {
 
     fn put_settings(&mut self, settings: &Settings) -> Result<(), MapError> {
         self.settings.set(0, settings, 0).map_err(settings_error("write"))
+    }
+
+    fn wait_for_programs(&mut self) -> Result<(), MapError> {
+        bpf::wait_for_programs().map_err(|source| MapError::Retryable {
+            map: MapName::Slots,
+            what: "wait for the programs that read it".into(),
+            source,
+        })
     }
 }
 

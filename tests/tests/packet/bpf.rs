@@ -54,7 +54,7 @@ pub(crate) struct Info {
     pub(crate) machine_code: u32,
 }
 
-fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<RawFd> {
+pub(crate) fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<RawFd> {
     // SAFETY: attr is a whole bpf_attr whose pointers the callers below keep valid for the
     // call, for as many elements as the attr says.
     let ret =
@@ -62,12 +62,12 @@ fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<RawFd> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret as RawFd) }
 }
 
-fn attr() -> bpf_attr {
+pub(crate) fn attr() -> bpf_attr {
     // SAFETY: a union of integers, for which zero is valid.
     unsafe { zeroed() }
 }
 
-fn owned(fd: RawFd) -> OwnedFd {
+pub(crate) fn owned(fd: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just made this descriptor for us.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
@@ -114,22 +114,22 @@ pub(crate) fn route(to: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
 }
 
 // Opcodes (RFC 9669).
-const MOVE: u8 = 0xb7;
-const MOVE_REGISTER: u8 = 0xbf;
-const ADD: u8 = 0x07;
-const STORE_WORD: u8 = 0x62;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
+pub(crate) const MOVE: u8 = 0xb7;
+pub(crate) const MOVE_REGISTER: u8 = 0xbf;
+pub(crate) const ADD: u8 = 0x07;
+pub(crate) const STORE_WORD: u8 = 0x62;
+pub(crate) const CALL: u8 = 0x85;
+pub(crate) const EXIT: u8 = 0x95;
 
 /// An instruction as the kernel reads it (little endian): opcode, registers, offset, constant.
-type Instruction = [u8; 8];
+pub(crate) type Instruction = [u8; 8];
 
-fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Instruction {
+pub(crate) fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Instruction {
     let ([o0, o1], [i0, i1, i2, i3]) = (off.to_ne_bytes(), imm.to_ne_bytes());
     [code, dst | src << 4, o0, o1, i0, i1, i2, i3]
 }
 
-fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
+pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     let mut attr = attr();
     // SAFETY: this member of the union is the one the command reads.
     let load = unsafe { &mut attr.__bindgen_anon_3 };
