@@ -82,17 +82,14 @@ fn entry_of<F: Framing, A: Family>(
     if let Some(row) = conntrack::find(frame, &arrival, parsed, INGRESS).ok()? {
         return Some((row, 0));
     }
-    // The verifier would have to walk all of this once more for frames with a VLAN tag.
-    if F::TAGGED || takeover::is_netfilters(parsed) || !parsed.opens() {
+    if takeover::is_netfilters(parsed) || !parsed.opens() {
         return None;
     }
     let frontend = lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto).ok()??;
-    // The verifier would have to walk all of session affinity once more for each kind of frame.
-    if frontend.affinity_secs != 0 {
-        return None;
-    }
     let hash = ports::hash(&parsed.tuple);
-    open::connect(&arrival, parsed, frontend, false, Stray::Opens, hash).ok().map(|row| (row, hash))
+    open::connect(&arrival, parsed, frontend, frontend.affinity_secs != 0, Stray::Opens, hash)
+        .ok()
+        .map(|row| (row, hash))
 }
 
 /// Whether the stack would forward the frame at all: it is addressed to this device, and has a

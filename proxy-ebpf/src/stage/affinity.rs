@@ -16,7 +16,10 @@ use proxy_common::{
 };
 
 use super::conntrack::now;
-use crate::maps::{self, Tables};
+use crate::{
+    global::global_by_family,
+    maps::{self, Tables},
+};
 
 /// Candidates looked through for a backend whose slot has moved. A lookup table has each of
 /// its backends many times, so that even in the largest one it is found early.
@@ -116,17 +119,28 @@ fn find<A: Tables>(backend: u32, slot: u32, range: SlotRange) -> Option<u32> {
     if inside && maps::slot::<A>(slot) == Some(backend) {
         return Some(slot);
     }
-    let mut search = Search { range, backend, found: NONE };
-    let rounds = if range.len < SEARCH { range.len } else { SEARCH };
+    let found = look_for::<A>(backend, range.offset, range.len);
+    (found != NONE).then_some(found)
+}
+
+global_by_family! {
+    fn look_for(backend: u32, offset: u32, len: u32) = search as shunt_find_slot4, shunt_find_slot6;
+}
+
+/// The first of `len` slots from `offset` on that leads to the backend, or [`NONE`].
+#[inline(always)]
+fn search<A: Tables>(backend: u32, offset: u32, len: u32) -> u32 {
+    let mut search = Search { offset, backend, found: NONE };
+    let rounds = if len < SEARCH { len } else { SEARCH };
     // SAFETY: the callback is given `search`, which outlives the call.
     unsafe {
         helper::bpf_loop(rounds, compare::<A> as *const () as *mut c_void, (&raw mut search).cast(), 0)
     };
-    (search.found != NONE).then_some(search.found)
+    search.found
 }
 
 struct Search {
-    range: SlotRange,
+    offset: u32,
     backend: u32,
     /// [`NONE`] until it is found.
     found: u32,
@@ -134,9 +148,9 @@ struct Search {
 
 /// One round: 1 ends the search.
 extern "C" fn compare<A: Tables>(round: u32, search: *mut Search) -> i64 {
-    // SAFETY: `find` passes a Search that lives on its stack during the loop.
+    // SAFETY: `search` passes a Search that lives on its stack during the loop.
     let search = unsafe { &mut *search };
-    let slot = search.range.offset.wrapping_add(round);
+    let slot = search.offset.wrapping_add(round);
     if maps::slot::<A>(slot) == Some(search.backend) {
         search.found = slot;
         return 1;

@@ -2,7 +2,7 @@
 //! programs make of it, with the link-layer addresses of the route and one hop less; what it
 //! leaves alone goes up byte for byte.
 
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
 use anyhow::{Result, ensure};
 use proxy_common::checksum;
@@ -189,12 +189,32 @@ fn a_tag_is_exchanged() -> Result<()> {
         node.bench.maps.replace_devices(&[(ifindex, vlan)])?;
         for plan in plans() {
             for (_, new) in TRANSPORTS {
-                let bytes = frame(new((plan.outside, 40000), (plan.node, NODE_PORT)), SYN);
-                let tc = node.tc(&bytes)?;
-                let xdp = node.xdp(&tagged(&bytes, 5))?;
-                ensure!(xdp.verdict == XDP_TX, "{}", xdp.verdict);
-                ensure!(xdp.packet == tagged(&sent_on(&tc.packet), 7), "{:02x?}", xdp.packet);
+                for (port, xdp_first) in [(40000, false), (40001, true)] {
+                    let bytes = frame(new((plan.outside, port), (plan.node, NODE_PORT)), SYN);
+                    let early = if xdp_first { Some(node.xdp(&tagged(&bytes, 5))?) } else { None };
+                    let tc = node.tc(&bytes)?;
+                    let xdp = if let Some(run) = early { run } else { node.xdp(&tagged(&bytes, 5))? };
+                    ensure!(xdp.verdict == XDP_TX, "{}", xdp.verdict);
+                    ensure!(xdp.packet == tagged(&sent_on(&tc.packet), 7), "{:02x?}", xdp.packet);
+                }
             }
+        }
+        Ok(())
+    })
+}
+
+/// Connections of one client, opened by the driver's hook and by the tc programs in turn.
+#[test]
+fn a_client_sticks_to_a_backend_whoever_opens_its_connections() -> Result<()> {
+    on_a_node(|node| {
+        for plan in plans() {
+            let mut backends = HashSet::new();
+            for port in 40000..40016 {
+                let flow = Flow::tcp((plan.outside, port), (plan.sticky_ip, SERVICE_PORT));
+                let sent = agree(node, &frame(flow, SYN), port % 2 == 0)?;
+                backends.insert(checked(&sent).dst);
+            }
+            ensure!(backends.len() == 1, "{backends:?}");
         }
         Ok(())
     })
