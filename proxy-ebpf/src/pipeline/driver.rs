@@ -87,9 +87,7 @@ fn entry_of<F: Framing, A: Family>(
     }
     let frontend = lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto).ok()??;
     let hash = ports::hash(&parsed.tuple);
-    open::connect(&arrival, parsed, frontend, frontend.affinity_secs != 0, Stray::Opens, hash)
-        .ok()
-        .map(|row| (row, hash))
+    open::connect(&arrival, parsed, frontend, Stray::Opens, hash).ok().map(|row| (row, hash))
 }
 
 /// Whether the stack would forward the frame at all: it is addressed to this device, and has a

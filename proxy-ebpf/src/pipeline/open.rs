@@ -83,8 +83,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
     if stray == Stray::GoesOn || stray == Stray::Reply {
         return alone();
     }
-    let sticks = frontend.affinity_secs != 0;
-    connect(&Arrival::uncounted(packet, P::ENTRY), parsed, frontend, sticks, stray, hash)?;
+    connect(&Arrival::uncounted(packet, P::ENTRY), parsed, frontend, stray, hash)?;
     Ok(go_on_in(packet, Tail::In).output)
 }
 
@@ -93,18 +92,16 @@ fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend
     lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto)
 }
 
-/// Opens a connection to a frontend; returns the row of its packets. `sticks` tells whether the frontend has
-/// session affinity; `hash` is that of the packet's tuple.
+/// Opens a connection to a frontend; returns the row of its packets. `hash` is that of the packet's tuple.
 #[inline(always)]
 pub fn connect<A: Family>(
     arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
-    sticks: bool,
     stray: Stray,
     hash: u32,
 ) -> Result<&'static CtEntry<A>, Refusal> {
-    admit(arrival, parsed, frontend, sticks, stray, hash).map_err(|refusal| refusal.of(frontend.service))
+    admit(arrival, parsed, frontend, stray, hash).map_err(|refusal| refusal.of(frontend.service))
 }
 
 #[inline(always)]
@@ -112,7 +109,6 @@ fn admit<A: Family>(
     arrival: &Arrival,
     parsed: &Parsed<A>,
     frontend: &Frontend,
-    sticks: bool,
     stray: Stray,
     hash: u32,
 ) -> Result<&'static CtEntry<A>, Refusal> {
@@ -123,7 +119,7 @@ fn admit<A: Family>(
     let class = classify::classify(&client, arrival.ifindex);
     let candidates = candidates(frontend, class)?;
     stray.admit()?;
-    let choice = select(frontend, sticks, candidates, &client, draw(frontend, &parsed.tuple, hash))?;
+    let choice = select(frontend, candidates, &client, draw(frontend, &parsed.tuple, hash))?;
     let (row, marks) = if choice.dsr {
         (create::create_dsr(arrival, parsed, frontend, &choice)?, events::flags::DSR)
     } else {
@@ -169,8 +165,7 @@ fn connect_from_host<P: Packet, A: Family>(
     let original = &parsed.tuple;
     let candidates = candidates(frontend, ClientClass::Node)?;
     stray.admit()?;
-    let sticks = frontend.affinity_secs != 0;
-    let choice = select(frontend, sticks, candidates, &original.src, draw(frontend, original, hash))?;
+    let choice = select(frontend, candidates, &original.src, draw(frontend, original, hash))?;
     let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &target)?;
     let arrival = Arrival::uncounted(packet, Hook::EGRESS);

@@ -89,13 +89,7 @@ impl<A: Client> Asked<A> {
                 (from.src, sticks_as) = (identity.addr, identity.sticks_as);
                 from.sport = sport();
             }
-            select(
-                self.frontend,
-                self.frontend.affinity_secs != 0,
-                found,
-                &sticks_as,
-                draw(self.frontend, &from, chance()),
-            )
+            select(self.frontend, found, &sticks_as, draw(self.frontend, &from, chance()))
         });
         match choice {
             // Nothing leaves the host from a loopback address: only the packet path can give it another.

@@ -92,12 +92,10 @@ pub fn range(frontend: &Frontend, class: ClientClass) -> Option<SlotRange> {
     candidates(frontend, class).ok().map(|candidates| candidates.range)
 }
 
-/// `sticks` tells whether the frontend has session affinity, `client` whom that goes by; `draw` is a number that
-/// decides among the slots.
+/// `client` is whom session affinity goes by; `draw` is a number that decides among the slots.
 #[inline(always)]
 pub fn select<A: Tables>(
     frontend: &Frontend,
-    sticks: bool,
     candidates: Candidates,
     client: &A,
     draw: u32,
@@ -105,7 +103,7 @@ pub fn select<A: Tables>(
     let Candidates { rule, range } = candidates;
     let invalid = || Refusal::from(DropReason::InvalidMapState);
     let key = AffinityKey { client: *client, service: frontend.service };
-    let id = if sticks {
+    let id = if frontend.affinity_secs != 0 {
         affinity::settle(&key, frontend, range, draw)?
     } else {
         maps::slot::<A>(range.offset.wrapping_add(draw % range.len)).ok_or_else(invalid)?

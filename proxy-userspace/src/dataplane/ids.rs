@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-/// Numbers that rest before they are given out again. Entries of the connection table
+/// Numbers that stay free while there are others that nobody has had. Entries of the connection table
 /// name rows by number; most of them are gone by the time a number returns.
-const RESTING: usize = 1024;
+const KEPT_FREE: usize = 1024;
 
 /// Numbers from 1 to a limit.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl IdPool {
     /// A number that nobody has.
     pub(super) fn take(&mut self) -> Option<u32> {
         let fresh = self.next <= self.last;
-        if fresh && self.freed.len() <= RESTING {
+        if fresh && self.freed.len() <= KEPT_FREE {
             self.next += 1;
             return Some(self.next - 1);
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_rests_while_there_are_others() {
+    fn a_number_stays_free_while_there_are_others() {
         let mut pool = IdPool::new(10_000, []);
         let first = pool.take().expect("a number");
         pool.release(first);

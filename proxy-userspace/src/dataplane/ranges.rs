@@ -15,8 +15,6 @@ pub(super) struct Ranges {
     by_len: BTreeSet<(u32, u32)>,
     /// Given back, but a program may still read them.
     resting: Vec<SlotRange>,
-    /// Elements in `resting`.
-    rest: u32,
     capacity: u32,
     /// Elements in `free`.
     unused: u32,
@@ -25,14 +23,8 @@ pub(super) struct Ranges {
 impl Ranges {
     /// An array of which nothing is used.
     pub(super) fn new(capacity: u32) -> Self {
-        let mut ranges = Self {
-            free: BTreeMap::new(),
-            by_len: BTreeSet::new(),
-            resting: Vec::new(),
-            rest: 0,
-            capacity,
-            unused: 0,
-        };
+        let mut ranges =
+            Self { free: BTreeMap::new(), by_len: BTreeSet::new(), resting: Vec::new(), capacity, unused: 0 };
         ranges.insert(0, capacity);
         ranges
     }
@@ -67,12 +59,11 @@ impl Ranges {
     /// Gives a range back. It can be taken again after the next [`Ranges::settle`].
     pub(super) fn release(&mut self, range: SlotRange) {
         self.resting.push(range);
-        self.rest += range.len;
     }
 
     /// Elements that [`Ranges::settle`] would make available.
     pub(super) fn resting(&self) -> u32 {
-        self.rest
+        self.resting.iter().map(|range| range.len).sum()
     }
 
     /// To be asked before something is done for want of room.
@@ -80,7 +71,7 @@ impl Ranges {
     /// # Errors
     /// When [`Ranges::settle`] would make some.
     pub(super) fn ensure_none_rest(&self) -> Result<(), MapError> {
-        if self.rest == 0 { Ok(()) } else { Err(self.full()) }
+        if self.resting.is_empty() { Ok(()) } else { Err(self.full()) }
     }
 
     /// That there is no room.
@@ -90,7 +81,6 @@ impl Ranges {
 
     /// Makes what was released before available: every program that may read it has ended.
     pub(super) fn settle(&mut self) {
-        self.rest = 0;
         for range in std::mem::take(&mut self.resting) {
             self.release_unread(range);
         }
@@ -119,7 +109,7 @@ impl Ranges {
 
     /// Number of elements that somebody has.
     pub(super) fn used(&self) -> u32 {
-        self.capacity - self.unused - self.rest
+        self.capacity - self.unused - self.resting()
     }
 
     fn insert(&mut self, offset: u32, len: u32) {

@@ -1,4 +1,4 @@
-//! bpf(2) calls that aya has no interface for: batches, test runs, and what it lacks for links.
+//! bpf(2) calls that aya has no interface for: batches, test runs, waits, and what it lacks for links.
 
 mod grace;
 mod link;

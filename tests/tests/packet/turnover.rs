@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    os::fd::BorrowedFd,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
 };
@@ -69,16 +70,27 @@ fn port(plan: &Plan, service: u8, round: u8) -> (ObjectName, Vec<PortPlan>) {
     (name, vec![port])
 }
 
-/// Opens connections to the service for as long as `goes_on`; each must come to a backend of it.
-fn connect(program: std::os::fd::BorrowedFd<'_>, plan: &Plan, service: u8, goes_on: &AtomicBool) {
+/// Opens connections to the service for as long as `goes_on`; each must come to a backend of it. Returns how many.
+fn connect(program: BorrowedFd<'_>, plan: &Plan, service: u8, goes_on: &AtomicBool) -> usize {
     let client = address(plan, 0, service);
     let is_ours = |addr: IpAddr| (0..=u8::MAX).any(|last| address(plan, service, last) == addr);
-    for port in PORTS.cycle().take_while(|_| goes_on.load(Relaxed)) {
+    let ports = PORTS.cycle().take_while(|_| goes_on.load(Relaxed));
+    let connect = |port| {
         let flow = Flow::tcp((client, port), (frontend(plan, service), SERVICE_PORT));
         let run = bpf::run(program, Program::Tc, &frame(flow, SYN), DEVICE, 1).expect("a run");
         assert_eq!(run.verdict, CONTINUE, "service {service}, port {port}");
         let (addr, _) = checked(&run.packet).dst;
         assert!(is_ours(addr), "service {service}, port {port}: sent to {addr}");
+    };
+    ports.map(connect).count()
+}
+
+/// Has the clients end, also when the test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
     }
 }
 
@@ -101,10 +113,12 @@ fn clients_never_notice_that_another_backend_takes_over() {
         thread::scope(|scope| {
             let clients =
                 SERVICES.map(|service| scope.spawn(move || connect(program, &plan, service, goes_on)));
+            let ended = Ended(goes_on);
             (1..=ROUNDS).for_each(&mut turn);
-            goes_on.store(false, Relaxed);
+            drop(ended);
             for client in clients {
-                client.join().expect("every connection came to a backend of its service");
+                let connections = client.join().expect("every connection came to a backend of its service");
+                assert!(connections > usize::from(ROUNDS), "{connections} connections in {ROUNDS} rounds");
             }
         });
     }
