@@ -41,7 +41,7 @@ fn takes<A: Tables>(sock: *mut bpf_sock_addr, addr: A) -> bool {
     let proto = unsafe { (*sock).protocol } as u8;
     let port = port(sock);
     let key = FrontendKey { addr: A::default(), port, proto, pad: 0 };
-    if port == 0 || maps::frontend(&key).is_none() {
+    if port == 0 || !maps::has_frontend(&key) {
         return false;
     }
     addr.is_unspecified() || maps::node_address(&addr).is_some_and(|flags| flags & NODE_PORTS != 0)

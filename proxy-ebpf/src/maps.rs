@@ -51,8 +51,8 @@ pub use self::{
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
     peers::{put_socket_peer, socket_peer},
     room::{
-        Room, Turn, carried, new_key, new_row, parsed, ports_key, put_refusal, read_anew, refusal, room,
-        search, turn,
+        Room, Turn, carried, frontend_room, new_key, new_row, parsed, ports_key, put_refusal, read_anew,
+        refusal, room, search, turn,
     },
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
     sweep::{SweepRoom, in_sweep_room, sweep},
@@ -274,11 +274,25 @@ pub fn admit_address<A: Tables>(addr: &A, bits: u64) {
     }
 }
 
+/// Copies the row. The kernel uses the element of a row that is replaced at once for another: what was read holds
+/// if the key still leads there afterwards.
 #[inline(always)]
-pub fn frontend<A: Tables>(key: &FrontendKey<A>) -> Option<&'static Frontend> {
-    // SAFETY: rows are never written by programs; a row replaced meanwhile stays readable until the
-    // program ends (RCU), so a reader sees the old value or the new one.
-    unsafe { A::frontends().get_ptr(key).map(|p| &*p) }
+pub fn frontend<'a, A: Tables>(key: &FrontendKey<A>, copy: &'a mut Frontend) -> Option<&'a Frontend> {
+    let row = A::frontends().get_ptr(key)?;
+    // SAFETY: elements stay in the map's memory until the program ends, and any bytes are a Frontend.
+    *copy = unsafe { row.read_volatile() };
+    let now = A::frontends().get_ptr(key)?;
+    if now != row {
+        // It has been replaced this instant: the next one is not soon to come.
+        // SAFETY: as above.
+        *copy = unsafe { now.read_volatile() };
+    }
+    Some(copy)
+}
+
+#[inline(always)]
+pub fn has_frontend<A: Tables>(key: &FrontendKey<A>) -> bool {
+    A::frontends().get_ptr(key).is_some()
 }
 
 /// The backend with `id`, if it is present. While a program runs that may have come across it, the agent writes

@@ -7,6 +7,7 @@ use proxy_common::{
     maps::{
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
+        frontends::Frontend,
         held_ports::HeldPortsKey,
     },
     packet::Parsed,
@@ -28,6 +29,7 @@ pub struct Room<A> {
     pub turn: Turn,
     refusal: Refusal,
     parsed: Parsed<A>,
+    frontend: Frontend,
 }
 
 /// All of it, for functions whose stack has no room for a reference to each part.
@@ -93,6 +95,8 @@ parts! {
     refusal = refusal: Refusal;
     /// What a packet says.
     parsed = parsed: Parsed<A>;
+    /// Room for the frontend that a packet goes to.
+    frontend = frontend_room: Frontend;
 }
 
 /// Keeps a refusal for the program that says it.

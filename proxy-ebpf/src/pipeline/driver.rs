@@ -22,7 +22,7 @@ use crate::{
     stage::{
         conntrack::{self, Arrival},
         encap, forward,
-        lookup::{lookup, may_enter},
+        lookup::{frontend_of_packet, may_enter},
         nat, ports, route, snat,
         stray::Stray,
         takeover, transient,
@@ -85,7 +85,7 @@ fn entry_of<F: Framing, A: Family>(
     if takeover::is_netfilters(parsed) || !parsed.opens() {
         return None;
     }
-    let frontend = lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto).ok()??;
+    let frontend = frontend_of_packet::<A>().ok()??;
     let hash = ports::hash(&parsed.tuple);
     open::connect(&arrival, parsed, frontend, Stray::Opens, hash).ok().map(|row| (row, hash))
 }

@@ -18,11 +18,12 @@ use crate::{
     maps,
     packet::Packet,
     stage::{
+        affinity::settle_packet,
         classify,
         conntrack::{self, Arrival},
         create::{self, Owner},
         direct,
-        lookup::lookup,
+        lookup::{frontend_of_packet, is_ours},
         output::{self, Output},
         ports,
         select::{Refusal, candidates, draw, select},
@@ -63,8 +64,7 @@ fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8) -> Verdict {
 #[inline(always)]
 pub fn is_wanted<A: Family>(parsed: &Parsed<A>, to_frontend: bool) -> bool {
     let Tuple { src, dst, dport, proto, .. } = parsed.tuple;
-    to_frontend && !matches!(lookup(dst, dport, proto), Ok(None))
-        || !parsed.opens() && maps::address_bits(&src) & DIRECT != 0
+    to_frontend && is_ours(dst, dport, proto) || !parsed.opens() && maps::address_bits(&src) & DIRECT != 0
 }
 
 #[inline(always)]
@@ -75,7 +75,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
     }
     // Before anything else needs room on the stack.
     let hash = ports::hash(&parsed.tuple);
-    let Some(frontend) = frontend_of(parsed)? else { return alone() };
+    let Some(frontend) = frontend_of_packet::<A>()? else { return alone() };
     let stray = stray::judge(parsed, frontend);
     if stray == Stray::Reply {
         direct::note(&parsed.tuple, INGRESS);
@@ -85,11 +85,6 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
     }
     connect(&Arrival::uncounted(packet, P::ENTRY), parsed, frontend, stray, hash)?;
     Ok(go_on_in(packet, Tail::In).output)
-}
-
-#[inline(always)]
-fn frontend_of<A: Family>(parsed: &Parsed<A>) -> Result<Option<&'static Frontend>, Refusal> {
-    lookup(parsed.tuple.dst, parsed.tuple.dport, parsed.tuple.proto)
 }
 
 /// Opens a connection to a frontend; returns the row of its packets. `hash` is that of the packet's tuple.
@@ -119,7 +114,7 @@ fn admit<A: Family>(
     let class = classify::classify(&client, arrival.ifindex);
     let candidates = candidates(frontend, class)?;
     stray.admit()?;
-    let choice = select(frontend, candidates, &client, draw(frontend, &parsed.tuple, hash))?;
+    let choice = select(frontend, candidates, draw(frontend, &parsed.tuple, hash), settle_packet::<A>)?;
     let (row, marks) = if choice.dsr {
         (create::create_dsr(arrival, parsed, frontend, &choice)?, events::flags::DSR)
     } else {
@@ -142,7 +137,7 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
         snat::complete(row, own, packet.ifindex(), hash)?;
         return Ok(go_on_in(packet, Tail::Out).output);
     }
-    let frontend = if packet.ingress_ifindex() == 0 { frontend_of(parsed)? } else { None };
+    let frontend = if packet.ingress_ifindex() == 0 { frontend_of_packet::<A>()? } else { None };
     let Some(frontend) = frontend else { return Ok(leave_alone(packet, parsed, Tail::OutFragment)) };
     let stray = stray::judge(parsed, frontend);
     if stray == Stray::GoesOn || stray == Stray::Reply {
@@ -165,7 +160,7 @@ fn connect_from_host<P: Packet, A: Family>(
     let original = &parsed.tuple;
     let candidates = candidates(frontend, ClientClass::Node)?;
     stray.admit()?;
-    let choice = select(frontend, candidates, &original.src, draw(frontend, original, hash))?;
+    let choice = select(frontend, candidates, draw(frontend, original, hash), settle_packet::<A>)?;
     let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
     let out = output::route(packet, &target)?;
     let arrival = Arrival::uncounted(packet, Hook::EGRESS);

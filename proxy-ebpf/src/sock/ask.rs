@@ -21,7 +21,7 @@ use super::{
 use crate::{
     maps,
     stage::{
-        classify,
+        affinity, classify,
         create::Owner,
         lookup::{lookup, may_connect},
         select::{Choice, Refusal, candidates, chance, draw, select},
@@ -33,7 +33,7 @@ const ECONNREFUSED: i32 = 111;
 
 /// A call to a frontend.
 pub struct Asked<A> {
-    pub frontend: &'static Frontend,
+    pub frontend: Frontend,
     class: ClientClass,
     netns: u64,
     /// The address the socket is bound to, unspecified if none, and where it calls.
@@ -61,12 +61,13 @@ pub fn ask<P: Place>(call: &Call<P>, hook: Hook) -> Result<Asked<P::Addr>, i32> 
         proto: call.proto,
     };
     let told = trace::Call { hook, ctx: call.ctx.as_ptr() };
-    let frontend = match lookup(peer.addr, peer.port, call.proto) {
+    let mut frontend = Frontend::default();
+    match lookup(peer.addr, peer.port, call.proto, &mut frontend) {
         Ok(None) => return Err(ALLOW),
         _ if is_exempt() => return Err(ALLOW),
-        Ok(Some(frontend)) => frontend,
+        Ok(Some(_)) => {}
         Err(refusal) => return Err(refuse(&told, &from, class, &refusal)),
-    };
+    }
     if frontend.flags & SOURCE_RANGES != 0 && class != ClientClass::Node {
         // Whether a pod is in the ranges shows in its packets: a socket may have no address yet.
         return Err(ALLOW);
@@ -81,7 +82,7 @@ impl<A: Client> Asked<A> {
     /// The verdict, if there is none for this caller.
     #[inline(always)]
     pub fn choose(&self, sport: impl Fn() -> u16) -> Result<Choice<A>, i32> {
-        let choice = candidates(self.frontend, self.class).and_then(|found| {
+        let choice = candidates(&self.frontend, self.class).and_then(|found| {
             let mut from = self.from;
             let mut sticks_as = from.src;
             if self.frontend.affinity_secs != 0 || self.frontend.flags & MAGLEV != 0 {
@@ -89,7 +90,8 @@ impl<A: Client> Asked<A> {
                 (from.src, sticks_as) = (identity.addr, identity.sticks_as);
                 from.sport = sport();
             }
-            select(self.frontend, found, &sticks_as, draw(self.frontend, &from, chance()))
+            let settle = |range, draw| affinity::settle(&sticks_as, &self.frontend, range, draw);
+            select::<A>(&self.frontend, found, draw(&self.frontend, &from, chance()), settle)
         });
         match choice {
             // Nothing leaves the host from a loopback address: only the packet path can give it another.
@@ -104,7 +106,7 @@ impl<A: Client> Asked<A> {
     /// Counts the translation, and tells who listens.
     #[inline(always)]
     pub fn note(&self, choice: &Choice<A>) {
-        let owner = Owner::new(self.frontend, choice.id);
+        let owner = Owner::new(&self.frontend, choice.id);
         owner.count::<A>();
         let to = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..self.from };
         trace::translated(&self.told, &self.from, &to, owner);

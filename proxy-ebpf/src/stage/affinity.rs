@@ -7,7 +7,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    DropReason, hash,
+    hash,
     maps::{
         affinity::{Affinity, AffinityKey},
         frontends::{Frontend, flags::MAGLEV},
@@ -26,6 +26,8 @@ use crate::{
 const SEARCH: u32 = 65_536;
 /// No slot.
 const NONE: u32 = u32::MAX;
+/// The number of no backend.
+const NOBODY: u32 = 0;
 
 /// The slot where the backend of the client's last connection is likely to be.
 #[inline(always)]
@@ -36,39 +38,50 @@ pub fn recall<A: Tables>(key: &AffinityKey<A>, range: SlotRange) -> Option<u32> 
     (slot.wrapping_sub(range.offset) < range.len).then_some(slot)
 }
 
-/// The backend that the client's connections go to from now on: that of its last one, or else the one that
-/// `draw` names. Connections that it opens at the same time go to the same.
-///
-/// # Errors
-/// When there is no such slot: the map is not what it should be.
+/// [`settle`] for the packet that this program has parsed, and the frontend that it has found.
 #[inline(always)]
-pub fn settle<A: Tables>(
-    key: &AffinityKey<A>,
-    frontend: &Frontend,
-    range: SlotRange,
-    draw: u32,
-) -> Result<u32, DropReason> {
+pub fn settle_packet<A: Tables>(range: SlotRange, draw: u32) -> u32 {
+    settle_in_room::<A>(range.offset, range.len, draw)
+}
+
+global_by_family! {
+    fn settle_in_room(offset: u32, len: u32, draw: u32) = settle_parsed as shunt_settle4, shunt_settle6;
+}
+
+#[inline(always)]
+fn settle_parsed<A: Tables>(offset: u32, len: u32, draw: u32) -> u32 {
+    let (Some(parsed), Some(frontend)) = (maps::parsed::<A>(), maps::frontend_room::<A>()) else {
+        return NOBODY;
+    };
+    settle(&parsed.tuple.src, frontend, SlotRange { offset, len }, draw)
+}
+
+/// The backend that the client's connections go to from now on: that of its last one, or else the one that
+/// `draw` names; [`NOBODY`] if there is no such slot: the map is not what it should be. Connections that it opens
+/// at the same time go to the same.
+#[inline(always)]
+pub fn settle<A: Tables>(client: &A, frontend: &Frontend, range: SlotRange, draw: u32) -> u32 {
+    let key = &AffinityKey { client: *client, service: frontend.service };
     let Some(row) = maps::affinity(key) else {
         let slot = slot(range, draw);
-        let backend = maps::slot::<A>(slot).ok_or(DropReason::InvalidMapState)?;
-        return Ok(enter::<A>(key, backend, slot));
+        return maps::slot::<A>(slot).map_or(NOBODY, |backend| enter::<A>(key, backend, slot));
     };
     let salt = match renew::<A>(row, frontend.affinity_secs, range) {
-        Ok(backend) => return Ok(backend),
+        Ok(backend) => return backend,
         Err(salt) => salt,
     };
     // Of what the row says, so that all that find it draw the same.
     let is_same_everywhere = frontend.flags & MAGLEV != 0;
     let draw = if is_same_everywhere { draw } else { hash::words(key.client.words(), salt, 0) };
     let slot = slot(range, draw);
-    let backend = maps::slot::<A>(slot).ok_or(DropReason::InvalidMapState)?;
+    let Some(backend) = maps::slot::<A>(slot) else { return NOBODY };
     // SAFETY: as in `renew`. The time comes last: until then the row holds for nobody.
     unsafe {
         (&raw mut (*row).backend).write_volatile(backend);
         (&raw mut (*row).slot).write_volatile(slot);
         (&raw mut (*row).last_used).write_volatile(now());
     }
-    Ok(backend)
+    backend
 }
 
 #[inline(always)]

@@ -27,11 +27,12 @@ const SEARCH: u32 = 65_536;
 #[inline(always)]
 pub fn frontend<A: Tables>(inner: &Tuple<A>) -> Option<&'static Frontend> {
     let mut key = FrontendKey { addr: inner.dst, port: inner.dport, proto: inner.proto, pad: 0 };
-    if let Some(exact) = maps::frontend(&key) {
-        return Some(exact);
+    let copy = maps::frontend_room::<A>()?;
+    if maps::frontend(&key, copy).is_some() {
+        return Some(copy);
     }
     key.addr = A::default();
-    maps::frontend(&key).filter(|frontend| frontend.kind == Kind::NODE_PORT.0)
+    maps::frontend(&key, copy).filter(|frontend| frontend.kind == Kind::NODE_PORT.0)
 }
 
 /// The backend at `addr`, if `inner` may reach it through `frontend`.

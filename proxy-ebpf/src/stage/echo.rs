@@ -16,7 +16,7 @@ pub fn answer<P: Packet, A: Network>(packet: &P, transport: &Transport<A>) -> bo
         let icmp = packet.read::<Icmp>(transport.header())?;
         let settings = maps::settings()?;
         let key = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
-        let ours = maps::frontend(&key).is_some() && maps::node_address(&transport.dst).is_none();
+        let ours = maps::has_frontend(&key) && maps::node_address(&transport.dst).is_none();
         let request = (icmp.kind, icmp.code) == (A::ECHO_REQUEST, 0);
         (request && ours && settings.flags & flags::ANSWER_ECHO != 0).then_some(icmp)
     };

@@ -13,7 +13,10 @@ use proxy_common::{
 };
 
 use super::select::Refusal;
-use crate::maps::{self, Tables};
+use crate::{
+    global::global_by_family,
+    maps::{self, Tables},
+};
 
 /// Which packets between two addresses may be ours, by what stands in their transport header.
 #[derive(Clone, Copy)]
@@ -172,31 +175,99 @@ fn in_service_cidr<A: Tables>(addr: &A) -> bool {
     maps::settings().is_some_and(|settings| addr.in_service_range(settings)) && maps::in_service_cidr(addr)
 }
 
-/// The frontend at a destination, if it is ours at all.
+/// What is at a destination.
+#[derive(Clone, Copy, PartialEq)]
+#[repr(u32)]
+enum Found {
+    /// Nothing of ours.
+    Nothing,
+    Frontend,
+    /// An address of a service, which does not declare the port.
+    OtherPort,
+    /// An address that services are given, and none has.
+    Unallocated,
+}
+
+/// The frontend at a destination, if it is ours at all; `copy` is room for it.
 ///
 /// # Errors
 /// Why nobody may answer there.
 #[inline(always)]
-pub fn lookup<A: Tables>(addr: A, port: u16, proto: u8) -> Result<Option<&'static Frontend>, Refusal> {
-    let mut key = FrontendKey { addr, port, proto, pad: 0 };
-    let exact = maps::frontend(&key);
-    if exact.is_some() {
-        return Ok(exact);
+pub fn lookup<A: Tables>(
+    addr: A,
+    port: u16,
+    proto: u8,
+    copy: &mut Frontend,
+) -> Result<Option<&Frontend>, Refusal> {
+    let found = find(FrontendKey { addr, port, proto, pad: 0 }, |key| maps::frontend(key, copy).is_some());
+    judge(found as u32, copy)
+}
+
+/// The same for the packet that this program has parsed. Another that was found before is gone.
+///
+/// # Errors
+/// As of [`lookup`].
+#[inline(always)]
+pub fn frontend_of_packet<A: Tables>() -> Result<Option<&'static Frontend>, Refusal> {
+    let found = find_frontend::<A>();
+    judge(found, maps::frontend_room::<A>().ok_or(DropReason::InvalidMapState)?)
+}
+
+#[inline(always)]
+fn judge(found: u32, frontend: &Frontend) -> Result<Option<&Frontend>, Refusal> {
+    const FRONTEND: u32 = Found::Frontend as u32;
+    const OTHER_PORT: u32 = Found::OtherPort as u32;
+    const UNALLOCATED: u32 = Found::Unallocated as u32;
+    match found {
+        FRONTEND => Ok(Some(frontend)),
+        OTHER_PORT => Err(Refusal::reject(DropReason::UnknownPort)),
+        UNALLOCATED => Err(DropReason::UnallocatedAddress.into()),
+        _ => Ok(None),
+    }
+}
+
+global_by_family! {
+    fn find_frontend() = find_into_room as shunt_find_frontend4, shunt_find_frontend6;
+}
+
+/// A [`Found`], and the frontend in the room for it.
+#[inline(always)]
+fn find_into_room<A: Tables>() -> u32 {
+    let (Some(parsed), Some(room)) = (maps::parsed::<A>(), maps::frontend_room::<A>()) else {
+        return Found::Nothing as u32;
+    };
+    let Tuple { dst, dport, proto, .. } = parsed.tuple;
+    let key = FrontendKey { addr: dst, port: dport, proto, pad: 0 };
+    find(key, |key| maps::frontend(key, room).is_some()) as u32
+}
+
+/// True if the destination is ours: there is a frontend, or nobody may answer there.
+#[inline(always)]
+pub fn is_ours<A: Tables>(addr: A, port: u16, proto: u8) -> bool {
+    find(FrontendKey { addr, port, proto, pad: 0 }, maps::has_frontend) != Found::Nothing
+}
+
+/// `read` is asked under each key that a frontend of the destination may have, `key` its own; true ends that.
+#[inline(always)]
+fn find<A: Tables>(mut key: FrontendKey<A>, mut read: impl FnMut(&FrontendKey<A>) -> bool) -> Found {
+    let addr = key.addr;
+    if read(&key) {
+        return Found::Frontend;
     }
     if let Some(flags) = maps::node_address(&addr) {
         // Whatever else the host serves on its own address is the host's business.
         if flags & NODE_PORTS == 0 {
-            return Ok(None);
+            return Found::Nothing;
         }
         key.addr = A::default();
-        return Ok(maps::frontend(&key));
+        return if read(&key) { Found::Frontend } else { Found::Nothing };
     }
     (key.port, key.proto) = (0, 0);
-    if maps::frontend(&key).is_some() {
-        return Err(Refusal::reject(DropReason::UnknownPort));
+    if maps::has_frontend(&key) {
+        Found::OtherPort
+    } else if in_service_cidr(&addr) {
+        Found::Unallocated
+    } else {
+        Found::Nothing
     }
-    if in_service_cidr(&addr) {
-        return Err(DropReason::UnallocatedAddress.into());
-    }
-    Ok(None)
 }

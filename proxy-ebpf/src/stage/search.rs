@@ -17,7 +17,8 @@ use proxy_common::{
 };
 
 use super::{
-    affinity, classify, lookup::lookup, lost, network::Network, output, ports, reject, select, snat,
+    affinity, classify, lookup::frontend_of_packet, lost, network::Network, output, ports, reject, select,
+    snat,
 };
 use crate::{
     maps::{self, Claim, Tables},
@@ -42,7 +43,7 @@ where
         return false;
     }
     let own = &parsed.tuple;
-    let found = match lookup(own.dst, own.dport, own.proto) {
+    let found = match frontend_of_packet::<A>() {
         Ok(Some(frontend)) if hook == INGRESS => of_client(packet, own, frontend),
         Ok(Some(frontend)) => of_host(packet, own, frontend),
         Ok(None) if maps::address_bits(&own.src) & DIRECT != 0 => of_direct(own, hook),

@@ -4,14 +4,12 @@ use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
     DropReason, Tuple, hash,
     maps::{
-        affinity::AffinityKey,
         backends::{self, Backend},
         frontends::{ClientClass, ClientRule, Frontend, flags},
         slots::SlotRange,
     },
 };
 
-use super::affinity;
 use crate::maps::{self, Tables};
 
 /// The chosen backend.
@@ -92,19 +90,19 @@ pub fn range(frontend: &Frontend, class: ClientClass) -> Option<SlotRange> {
     candidates(frontend, class).ok().map(|candidates| candidates.range)
 }
 
-/// `client` is whom session affinity goes by; `draw` is a number that decides among the slots.
+/// `draw` is a number that decides among the slots; with session affinity `settle` says the backend's number, of
+/// these and that number.
 #[inline(always)]
 pub fn select<A: Tables>(
     frontend: &Frontend,
     candidates: Candidates,
-    client: &A,
     draw: u32,
+    settle: impl FnOnce(SlotRange, u32) -> u32,
 ) -> Result<Choice<A>, Refusal> {
     let Candidates { rule, range } = candidates;
     let invalid = || Refusal::from(DropReason::InvalidMapState);
-    let key = AffinityKey { client: *client, service: frontend.service };
     let id = if frontend.affinity_secs != 0 {
-        affinity::settle(&key, frontend, range, draw)?
+        settle(range, draw)
     } else {
         maps::slot::<A>(range.offset.wrapping_add(draw % range.len)).ok_or_else(invalid)?
     };
