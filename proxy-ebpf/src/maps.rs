@@ -47,15 +47,18 @@ use proxy_common::{
 pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
     datagrams::{look_at_pair, put_connected, put_sent, sent, socket_datagrams, use_pair},
-    flows::{Claim, conntrack, conntrack_claim, conntrack_put, conntrack_remove, take_place},
+    flows::{
+        Claim, Row, candidate, conntrack, conntrack_apart, conntrack_claim, conntrack_put, conntrack_remove,
+        found_row, other_row, take_place,
+    },
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
     peers::{put_socket_peer, socket_peer},
     room::{
-        Room, Turn, carried, frontend_room, new_key, new_row, parsed, ports_key, put_refusal, read_anew,
-        refusal, room, search, turn,
+        Room, Turn, carried, found, frontend_room, new_key, new_row, other, parsed, ports_key, put_refusal,
+        read_anew, refusal, room, search, step, turn,
     },
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
-    sweep::{SweepRoom, in_sweep_room, sweep},
+    sweep::{Others, SweepRoom, copy_swept, in_sweep_room, sweep},
 };
 use crate::packet::Packet;
 

@@ -157,7 +157,7 @@ struct Passage<A> {
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
-    let found = conntrack::find(packet, &Arrival::at(packet, P::ENTRY), parsed, INGRESS);
+    let found = conntrack::find::<P, A>(packet, &Arrival::at(packet, P::ENTRY), INGRESS);
     let Ok(found) = found else { return Ok(Output::CONTINUE) };
     let Some(row) = found else {
         if open::is_wanted(parsed, true) {
@@ -196,7 +196,7 @@ fn send_in<P: Packet, A: Family>(
 /// socket hooks did not translate.
 #[inline(always)]
 fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
-    let found = conntrack::find(packet, &Arrival::at(packet, Hook::EGRESS), parsed, EGRESS);
+    let found = conntrack::find::<P, A>(packet, &Arrival::at(packet, Hook::EGRESS), EGRESS);
     let Ok(found) = found else { return Ok(Output::CONTINUE) };
     let Some(row) = found else {
         if open::is_wanted(parsed, packet.ingress_ifindex() == 0) {

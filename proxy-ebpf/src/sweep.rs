@@ -15,7 +15,7 @@ use proxy_common::{
 
 use crate::{
     iter::{AGAIN, Element, write},
-    maps::{self, SweepRoom, Tables},
+    maps::{self, Others, SweepRoom, Tables},
 };
 
 #[unsafe(no_mangle)]
@@ -32,27 +32,19 @@ pub extern "C" fn sweep_v6(element: *const Element<CtKey<Ip6>, CtEntry<Ip6>>) ->
 
 #[inline(always)]
 fn sweep<A: Tables>(element: *const Element<CtKey<A>, CtEntry<A>>) -> i32 {
-    // SAFETY: the kernel runs the program with such a context, and the agent lets it iterate over a map with keys and
-    // values of these types alone; the kernel refuses maps with smaller ones. The row stays in place until the
-    // program ends: see `maps::conntrack`.
-    let (key, row, seq) = unsafe {
-        let element = &*element;
-        if element.key.is_null() || element.value.is_null() {
-            return 0;
-        }
-        (&*element.key, &*element.value, element.seq())
-    };
-    let Some(order) = maps::sweep() else { return 0 };
-    let is_passed_over = if order.cut == 0 {
-        row.is_passed_over(key.proto, order.now, &order.timeouts)
-    } else {
-        !may_be_cut(key.proto, row.service)
-    };
-    if is_passed_over {
-        order.rows += 1;
+    // SAFETY: the kernel runs the program with such a context.
+    let (key, row, seq) = unsafe { ((*element).key, (*element).value, (*element).seq()) };
+    if key.is_null() || row.is_null() {
         return 0;
     }
-    match maps::in_sweep_room(|room| look(order, key, row, seq, room)) {
+    let Some(order) = maps::sweep() else { return 0 };
+    let is_done = maps::in_sweep_room(|room| {
+        // SAFETY: the agent lets the program iterate over a map with keys and values of these types alone; the kernel
+        // refuses maps with smaller ones.
+        let is_there = unsafe { maps::copy_swept(key, row, room) };
+        !is_there || is_shown(order, seq, room)
+    });
+    match is_done {
         Some(true) => order.rows += 1,
         // Written again when there is room.
         Some(false) => {}
@@ -61,17 +53,19 @@ fn sweep<A: Tables>(element: *const Element<CtKey<A>, CtEntry<A>>) -> i32 {
     0
 }
 
-/// Looks at a row; false if it is to be looked at again, as there is no room to show its connection.
+/// Looks at the row in the room; false if it is to be looked at again, as there is no room to show its connection.
 #[inline(always)]
-fn look<A: Tables>(
-    order: &Sweep,
-    key: &CtKey<A>,
-    row: &CtEntry<A>,
-    seq: *mut seq_file,
-    room: &mut SweepRoom<A>,
-) -> bool {
-    let SweepRoom { connection, swept, other, .. } = room;
-    let rows = |key: &CtKey<A>| maps::conntrack(key).map(|row| &*row);
+fn is_shown<A: Tables>(order: &Sweep, seq: *mut seq_file, room: &mut SweepRoom<A>) -> bool {
+    let SweepRoom { key, row, connection, swept, other, others, .. } = room;
+    let is_passed_over = if order.cut == 0 {
+        row.is_passed_over(key.proto, order.now, &order.timeouts)
+    } else {
+        !may_be_cut(key.proto, row.service)
+    };
+    if is_passed_over {
+        return true;
+    }
+    let rows = |key: &CtKey<A>| others.copy(key);
     if !connection.read(key, row, rows, other) {
         return true;
     }
@@ -91,20 +85,18 @@ fn look<A: Tables>(
         return false;
     }
     if goes {
-        connection.each_other(key, row, rows, other, |key| remove(key));
-        // Last, as the others are found by it; a copy, as helpers take no key from the context.
-        *other = *key;
-        remove(other);
+        connection.each_other(key, row, rows, other, |key| remove(key, others));
+        // Last, as the others are found by it.
+        remove(key, others);
     }
     true
 }
 
 /// Removes a row, if it is still there. What it has counted is kept. As `stage::retire` does in the room of a packet.
 #[inline(always)]
-fn remove<A: Tables>(key: &CtKey<A>) {
-    let Some(row) = maps::conntrack(key) else { return };
+fn remove<A: Tables>(key: &CtKey<A>, others: &Others<A>) {
+    let Some(row) = others.copy(key) else { return };
     let (counter, traffic) = (row.counter_key(), row.traffic());
-    // Nothing is read of the row from here on: the kernel uses it again at once.
     if maps::conntrack_remove(key)
         && let Some(counter) = counter
         && traffic.in_packets | traffic.out_packets != 0

@@ -24,6 +24,8 @@
 //! Each row names all ends of its connection, so that any other one that is lost is made of it
 //! (`proxy_common::flow`).
 
+use core::{mem::offset_of, ptr};
+
 use super::{assert_size, pod};
 use crate::{
     addr::{Addr, Ip4, Ip6},
@@ -38,7 +40,7 @@ pub const CAPACITY: u32 = 262_144;
 pub const RESOLUTION_NS: u64 = 1_000_000_000;
 
 /// A packet's tuple, and the hook that saw it.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtKey<A> {
     #[cfg(feature = "next-layout")]
@@ -108,6 +110,24 @@ impl<A: Addr> CtKey<A> {
         self.pad = 0;
     }
 
+    /// What a row must say that is found by this key. It follows from all that programs go by and that never changes,
+    /// so that one which is read while another takes its place is told from both, whatever is read of which.
+    #[inline(always)]
+    pub fn check(&self, row: &CtEntry<A>) -> u16 {
+        let mut sum = WeightedSum::default();
+        // SAFETY: the key has no padding. Neither has the row from its owner to the tuple to write, which begins at a
+        // multiple of eight bytes: `OWNER` asserts it.
+        unsafe {
+            sum.add_all(ptr::from_ref(self).cast(), size_of::<Self>() / size_of::<u64>());
+            sum.add_all(
+                ptr::from_ref(row).cast::<u64>().add(CtEntry::<A>::OWNER),
+                1 + 2 * size_of::<A>() / size_of::<u64>(),
+            );
+        }
+        sum.add(u64::from(row.sport) << 16 | u64::from(row.dport));
+        sum.end()
+    }
+
     /// The tuple without the hook.
     #[inline(always)]
     pub fn tuple(&self) -> Tuple<A> {
@@ -116,12 +136,32 @@ impl<A: Addr> CtKey<A> {
 }
 
 /// What to make of a packet.
+///
+/// The kernel gives the place of a row that is removed to another at once, also while a program reads it. So programs
+/// copy a row and then see whether it is the one that they have asked for ([`is_at`](Self::is_at)), and change its
+/// [`state`](Self::state) only if that is still the one of the copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtEntry<A> {
     /// `CLOCK_MONOTONIC` in nanoseconds when a packet last matched, to about a second ([`RESOLUTION_NS`]).
     #[cfg(not(feature = "next-layout"))]
     pub last_seen: u64,
+    /// A [`Role`].
+    pub role: u8,
+    /// Bits of [`flags`].
+    pub flags: u8,
+    /// TCP flags seen on this row's packets, or-ed (RFC 9293 §3.1, the low byte).
+    pub tcp_flags: u8,
+    /// The [`Kind`](super::frontends::Kind) of the frontend.
+    pub kind: u8,
+    /// Of the key, whose connection it is, and the tuple to write: [`CtKey::check`].
+    pub check: u16,
+    /// The kernel's count of timer ticks when the row's other rows were last looked at, its low half.
+    pub ticks: u16,
+    /// Packets that matched, segments of an offloaded one each. Two CPUs may lose some between them.
+    pub packets: u64,
+    /// Their bytes from the IP header on; a train of segments counts its headers once.
+    pub bytes: u64,
     #[cfg(feature = "next-layout")]
     #[doc(hidden)]
     pub backend: u32,
@@ -146,49 +186,45 @@ pub struct CtEntry<A> {
     pub other_port: u16,
     /// Behind the frontend: the client's own port.
     pub other_client_port: u16,
-    /// A [`Role`].
-    pub role: u8,
-    /// Bits of [`flags`].
-    pub flags: u8,
-    /// TCP flags seen on this row's packets, or-ed (RFC 9293 §3.1, the low byte).
-    pub tcp_flags: u8,
-    /// The [`Kind`](super::frontends::Kind) of the frontend.
-    pub kind: u8,
     /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet.
     pub ifindex: u32,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub spare: u32,
-    /// The kernel's count of timer ticks when the row's other rows were last looked at, its low half.
-    pub ticks: Ticks,
-    /// Packets that matched, segments of an offloaded one each. Two CPUs may lose some between them.
-    pub packets: u64,
-    /// Their bytes from the IP header on; a train of segments counts its headers once.
-    pub bytes: u64,
     #[cfg(feature = "next-layout")]
     #[doc(hidden)]
     pub last_seen: u64,
 }
 
-/// Timer ticks of the kernel.
-#[cfg(not(feature = "next-layout"))]
-pub type Ticks = u32;
-#[cfg(feature = "next-layout")]
-#[doc(hidden)]
-pub type Ticks = u64;
+/// Timer ticks of the kernel, as many as a row has room for: they go round in a minute at least.
+pub type Ticks = u16;
 
 assert_size!(CtKey<Ip4> = 16, CtKey<Ip6> = 40);
-#[cfg(not(feature = "next-layout"))]
 assert_size!(CtEntry<Ip4> = 64, CtEntry<Ip6> = 104);
-#[cfg(feature = "next-layout")]
-assert_size!(CtEntry<Ip4> = 72, CtEntry<Ip6> = 112);
 pod!(CtKey<A>, CtEntry<A>);
 
 impl<A: Addr> CtEntry<A> {
+    /// In which word service and backend lie.
+    const OWNER: usize = {
+        let [first, src] = [offset_of!(Self, packets) + 2 * size_of::<u64>(), offset_of!(Self, src)];
+        assert!(src == first + size_of::<u64>() && offset_of!(Self, dst) == src + size_of::<A>());
+        first / size_of::<u64>()
+    };
+
     /// The tuple to write into packets of `proto`.
     #[inline(always)]
     pub fn target(&self, proto: u8) -> Tuple<A> {
         Tuple { src: self.src, dst: self.dst, sport: self.sport, dport: self.dport, proto }
+    }
+
+    /// True if this is a row of `key`, and was whole when it was read: see [`CtKey::check`].
+    #[inline(always)]
+    pub fn is_at(&self, key: &CtKey<A>) -> bool {
+        self.check == key.check(self)
+    }
+
+    /// The row as it is entered under `key`.
+    #[inline(always)]
+    pub fn at(mut self, key: &CtKey<A>) -> Self {
+        self.check = key.check(&self);
+        self
     }
 
     /// Sets the tuple to write.
@@ -197,6 +233,42 @@ impl<A: Addr> CtEntry<A> {
         self.src = target.src;
         self.dst = target.dst;
         (self.sport, self.dport) = (target.sport, target.dport);
+    }
+}
+
+/// A sum of words, each times a number of its own, so that the processor need not wait for one product to begin with
+/// the next.
+#[derive(Default)]
+struct WeightedSum {
+    sum: u64,
+    words: u32,
+}
+
+impl WeightedSum {
+    #[inline(always)]
+    fn add(&mut self, word: u64) {
+        // Positive as a signed number of 32 bits, which the kernel's multiplication takes as it is.
+        let weight = (0x9e37_79b1_u32.wrapping_mul(2 * self.words + 1) >> 1) | 1;
+        self.sum = self.sum.wrapping_add(word.wrapping_mul(weight.into()));
+        self.words += 1;
+    }
+
+    /// # Safety
+    /// There are so many aligned words.
+    #[inline(always)]
+    unsafe fn add_all(&mut self, words: *const u64, count: usize) {
+        let mut i = 0;
+        while i < count {
+            // SAFETY: the caller's.
+            self.add(unsafe { *words.add(i) });
+            i += 1;
+        }
+    }
+
+    /// The upper bits of a product tell most of its factors.
+    #[inline(always)]
+    fn end(self) -> u16 {
+        (self.sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
     }
 }
 
@@ -250,3 +322,6 @@ impl Role {
     /// No row has it: the packet is not ours.
     pub const NONE: Role = Role(0xff);
 }
+
+#[cfg(test)]
+mod tests;

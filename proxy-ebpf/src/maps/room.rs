@@ -4,6 +4,7 @@
 use core::arch::asm;
 
 use proxy_common::{
+    Tuple,
     maps::{
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
@@ -20,6 +21,10 @@ use crate::stage::{ports::Search, select::Refusal};
 #[repr(C)]
 pub struct Room<A> {
     pub row: CtEntry<A>,
+    pub found: CtEntry<A>,
+    pub candidate: CtEntry<A>,
+    pub other: CtEntry<A>,
+    pub asked: CtKey<A>,
     pub key: CtKey<A>,
     /// Of a row that belongs to the one whose key is above.
     pub other_key: CtKey<A>,
@@ -28,7 +33,9 @@ pub struct Room<A> {
     pub carried: Carried,
     pub turn: Turn,
     refusal: Refusal,
-    parsed: Parsed<A>,
+    pub parsed: Parsed<A>,
+    /// What the packet is before or after it.
+    pub step: Tuple<A>,
     frontend: Frontend,
 }
 
@@ -36,7 +43,7 @@ pub struct Room<A> {
 #[inline(always)]
 pub fn room<A: Tables>() -> Option<&'static mut Room<A>> {
     // SAFETY: see `parts`.
-    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut *room })
+    A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut *there(room) })
 }
 
 /// A turn in a queue of connections that give way.
@@ -72,7 +79,7 @@ macro_rules! parts {
                 // SAFETY: the slot belongs to this CPU, and no other program of ours interrupts the one
                 // that uses it: those of devices run with softirqs off. Programs alone write it, and zeroes
                 // are valid everywhere. Nobody uses a part that has been asked for again since.
-                A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*room).$part })
+                A::rooms().get_ptr_mut(0).map(|room| unsafe { &mut (*there(room)).$part })
             }
         )+
     };
@@ -81,8 +88,18 @@ macro_rules! parts {
 parts! {
     /// Room for a row that is not in the table yet.
     row = new_row: CtEntry<A>;
+    /// A copy of the packet's row.
+    found = found: CtEntry<A>;
+    /// A copy of a row whose connection may give way to another.
+    candidate = candidate: CtEntry<A>;
+    /// A copy of a row that belongs to another one: from one line to the next.
+    other = other: CtEntry<A>;
     /// Room for the keys of rows that are looked for.
     key = new_key: CtKey<A>;
+    /// The key of the row that a function is to copy, or check.
+    asked = asked: CtKey<A>;
+    /// What the packet is at another place.
+    step = step: Tuple<A>;
     /// The search for a source port.
     search = search: Search;
     /// Room for the key of what is known of source ports.
@@ -97,6 +114,14 @@ parts! {
     parsed = parsed: Parsed<A>;
     /// Room for the frontend that a packet goes to.
     frontend = frontend_room: Frontend;
+}
+
+/// Has the compiler compute with a pointer only where it is known that there is one: the verifier refuses the rest.
+#[inline(always)]
+fn there<T>(mut pointer: *mut T) -> *mut T {
+    // SAFETY: it does nothing.
+    unsafe { asm!("{0} = {0}", inout(reg) pointer, options(readonly, nostack, preserves_flags)) };
+    pointer
 }
 
 /// Keeps a refusal for the program that says it.

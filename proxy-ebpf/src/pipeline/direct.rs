@@ -4,7 +4,7 @@
 use proxy_common::{
     DropReason,
     maps::{
-        conntrack::{CtKey, EGRESS, INGRESS},
+        conntrack::{EGRESS, INGRESS},
         events::Hook,
         tails::Tail,
     },
@@ -50,17 +50,18 @@ fn translate<P: Packet, A: Family>(
     parsed: &Parsed<A>,
     hook: u8,
 ) -> Result<(), DropReason> {
-    let mut key = CtKey::new(&parsed.tuple, hook);
-    if let Some(row) = maps::conntrack(&key) {
-        if direct::meets_another(row, parsed, hook, &mut key) {
-            direct::release(row, &parsed.tuple, hook, parsed.tcp_flags, &mut key);
+    let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
+    key.set(&parsed.tuple, hook);
+    if let Some(entry) = maps::found_row(key) {
+        if direct::meets_another(entry, parsed, hook, key) {
+            direct::release(entry, &parsed.tuple, hook, parsed.tcp_flags, key);
             return Ok(());
         }
-        if !over::is_over(row, parsed, &mut key) {
+        if !over::is_over(entry, parsed, key) {
             return Ok(());
         }
-        key = CtKey::new(&parsed.tuple, hook);
-        retire::retire(&key);
+        key.set(&parsed.tuple, hook);
+        retire::retire(key);
     }
     match direct::open(packet, arrival, parsed, hook)? {
         Some(target) if !parsed.transport.is_fragment() => nat::rewrite(packet, parsed, &target),

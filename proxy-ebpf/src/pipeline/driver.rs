@@ -79,7 +79,7 @@ fn entry_of<F: Framing, A: Family>(
     parsed: &Parsed<A>,
 ) -> Option<(&'static CtEntry<A>, u32)> {
     let arrival = Arrival::at(frame, Hook::XDP);
-    if let Some(row) = conntrack::find(frame, &arrival, parsed, INGRESS).ok()? {
+    if let Some(row) = conntrack::find(frame, &arrival, INGRESS).ok()? {
         return Some((row, 0));
     }
     if takeover::is_netfilters(parsed) || !parsed.opens() {
@@ -131,8 +131,8 @@ fn translate<F: Framing, A: Family>(
             last = row.target(entered.proto);
         } else if hash == 0 {
             return Forwarded::UP;
-        } else if let Ok(target) = snat::complete(row, entered, route.ifindex, hash) {
-            last = target;
+        } else if let Ok(row) = snat::complete(row, entered, route.ifindex, hash) {
+            last = row.target(entered.proto);
         } else {
             // No port or no address: the tc program will not find one either, and says so.
             return Forwarded::UP;

@@ -9,10 +9,10 @@ use proxy_common::{
         frontends::Kind,
         tails::Tail,
     },
-    packet::{Parsed, Transport, parse},
+    packet::{Parsed, Transport},
 };
 
-use super::{Family, Verdict, go_on_in};
+use super::{Family, Verdict, go_on_in, parsed};
 use crate::{
     maps,
     packet::{Buffer, Inner, Packet},
@@ -37,16 +37,19 @@ pub fn ingress<P: Buffer, A: Family>(packet: &P) -> Verdict {
     }
     let inner = Inner::<P, A>::of(packet);
     let Some(transport) = A::transport(&inner) else { return Output::CONTINUE.into() };
-    let client = transport.src;
     let arrival = Arrival::uncounted(packet, P::ENTRY);
     match admit(&arrival, &inner, transport, &outer.dst) {
         Ok(true) => {}
         Ok(false) => return Output::CONTINUE.into(),
         Err(reason) => return Err(reason).into(),
     }
-    match packet.decapsulate(A::HEADER_LEN) {
-        Ok(()) => go_on(packet, &client),
-        Err(reason) => Err(reason).into(),
+    if let Err(reason) = packet.decapsulate(A::HEADER_LEN) {
+        return Err(reason).into();
+    }
+    // Once more: the stack has no room to keep it meanwhile.
+    match A::transport(packet) {
+        Some(inner) => go_on(packet, &inner.src),
+        None => Output::CONTINUE.into(),
     }
 }
 
@@ -59,7 +62,7 @@ fn admit<P: Packet, A: Family>(
     backend: &A,
 ) -> Result<bool, DropReason> {
     if transport.fragment_offset == 0 && transport.proto != A::ICMP {
-        return parse(inner, transport).map_or(Ok(false), |parsed| connect(arrival, &parsed, backend));
+        return parsed(inner, transport).map_or(Ok(false), |parsed| connect(arrival, parsed, backend));
     }
     // It has no ports of its own. Whether it belongs to a connection is found out further on.
     // Nobody sends by this way what goes to an address of this host; another tunnel may.

@@ -61,7 +61,7 @@ fn by_place<P: Buffer, A: Family>(packet: &P, hook: u8) -> Verdict {
 #[inline(always)]
 fn first<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, hook: u8) -> Result<Output, Refusal> {
     let (mut fate, mut target, mut ifindex) = (Fate::PASS, parsed.tuple, 0);
-    if let Some(row) = maps::conntrack(&CtKey::new(&parsed.tuple, hook)) {
+    if let Some(row) = maps::other_row(&CtKey::new(&parsed.tuple, hook)) {
         (fate, target, ifindex) = (fate_of(Role(row.role)), row.target(parsed.tuple.proto), row.ifindex);
     }
     if fate == Fate::FROM_HOST {

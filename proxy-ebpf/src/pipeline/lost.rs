@@ -40,14 +40,14 @@ fn by_hook<P: Packet, A: Family>(packet: &P, hook: u8, again: Tail, open: Tail) 
 /// False if there is no row for the packet.
 #[inline(always)]
 fn restore<A: Family>(parsed: &Parsed<A>, hook: u8) -> bool {
-    let Some(key) = maps::new_key() else { return false };
+    let (Some(key), Some(entry)) = (maps::new_key(), maps::found()) else { return false };
     key.set(&parsed.tuple, hook);
-    let Some(entry) = maps::conntrack(key) else { return false };
+    let Some(row) = maps::conntrack_apart(key, entry) else { return false };
     if over::answers_another(entry, parsed, key) {
         key.set(&parsed.tuple, hook);
         retire_all::<A>();
     } else {
-        lost::restore(entry, &parsed.tuple, hook, key);
+        lost::restore(row, entry, &parsed.tuple, hook, key);
     }
     true
 }

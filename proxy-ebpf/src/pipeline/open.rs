@@ -130,11 +130,12 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>) -> Result<Output,
     let own = &parsed.tuple;
     let key = maps::new_key().ok_or(DropReason::InvalidMapState)?;
     key.set(own, EGRESS);
-    let row = maps::conntrack(key).filter(|row| row.flags & flags::SNAT_PENDING != 0);
-    let opened = row.as_ref().map_or(*own, |row| row.original(own.src, own.proto));
-    let hash = ports::hash(&opened);
-    if let Some(row) = row {
-        snat::complete(row, own, packet.ifindex(), hash)?;
+    let pending = maps::found_row(key).filter(|row| row.flags & flags::SNAT_PENDING != 0);
+    let opened = maps::step().ok_or(DropReason::InvalidMapState)?;
+    *opened = pending.as_ref().map_or(*own, |row| row.original(own.src, own.proto));
+    let hash = ports::hash(opened);
+    if let Some(entry) = pending {
+        snat::complete(entry, own, packet.ifindex(), hash)?;
         return Ok(go_on_in(packet, Tail::Out).output);
     }
     let frontend = if packet.ingress_ifindex() == 0 { frontend_of_packet::<A>()? } else { None };
@@ -161,15 +162,16 @@ fn connect_from_host<P: Packet, A: Family>(
     let candidates = candidates(frontend, ClientClass::Node)?;
     stray.admit()?;
     let choice = select(frontend, candidates, draw(frontend, original, hash), settle_packet::<A>)?;
-    let mut target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
-    let out = output::route(packet, &target)?;
+    let target = maps::step().ok_or(DropReason::InvalidMapState)?;
+    *target = Tuple { dst: choice.backend.addr, dport: choice.backend.port, ..*original };
+    let out = output::route(packet, target)?;
     let arrival = Arrival::uncounted(packet, Hook::EGRESS);
     let owner = Owner::new(frontend, choice.id);
     let row = create::begin(owner, &original.reversed(), Role::REV_HOST, flags::SNAT)?;
     row.ifindex = packet.ifindex();
-    let claimed = ports::claim_behind(&target, out, hash)?;
+    let claimed = ports::claim_behind(target, out, hash)?;
     (target.src, target.sport) = (claimed.dst, claimed.dport);
-    row.set_target(&target);
+    row.set_target(target);
     (row.role, row.flags) = (Role::HOST.0, flags::SNAT);
     conntrack::first(&arrival, parsed, row);
     create::enter_first(original, EGRESS, row).inspect_err(|_| create::leave(&target.reversed(), INGRESS))?;

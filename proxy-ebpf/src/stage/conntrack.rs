@@ -13,7 +13,8 @@ use proxy_common::{
 
 use super::{direct, lost, over};
 use crate::{
-    maps::{self, Tables},
+    global::global_by_family,
+    maps::{self, Room, Row, Tables},
     packet::Packet,
 };
 
@@ -27,7 +28,7 @@ pub fn now() -> u64 {
 /// Another program has to see the packet first.
 pub struct Unfinished;
 
-/// The row for this packet at `hook`, if it still holds.
+/// A copy of the row for the packet that this program has parsed, at `hook`, if it still holds.
 ///
 /// # Errors
 /// Under the driver, when the tc program is to see to the rows. That one goes on in another program then, and
@@ -36,40 +37,88 @@ pub struct Unfinished;
 pub fn find<P: Packet, A: Tables>(
     packet: &P,
     arrival: &Arrival,
-    parsed: &Parsed<A>,
     hook: u8,
-) -> Result<Option<&'static mut CtEntry<A>>, Unfinished> {
-    let key = maps::new_key().ok_or(Unfinished)?;
-    key.set(&parsed.tuple, hook);
-    let Some(entry) = maps::conntrack(key) else { return Ok(None) };
-    if over::is_over(entry, parsed, key) {
-        return Ok(None);
-    }
+) -> Result<Option<&'static CtEntry<A>>, Unfinished> {
     let in_driver = P::ENTRY.0 == Hook::XDP.0;
-    if direct::meets_another(entry, parsed, hook, key) {
-        if !in_driver {
+    let found = find_in_room::<A>(hook.into(), in_driver.into(), arrival.packets, arrival.bytes);
+    let entry = || maps::found().map(|entry| &*entry);
+    match found {
+        NONE => return Ok(None),
+        FOUND => return Ok(entry()),
+        // There are no others for drivers.
+        _ if in_driver => return Err(Unfinished),
+        MEETS_ANOTHER => {
             maps::tail_call(packet, if hook == INGRESS { Tail::InDirect } else { Tail::OutDirect });
+            return Err(Unfinished);
         }
-        return Err(Unfinished);
+        ENDS => maps::tail_call(packet, if hook == INGRESS { Tail::InEnd } else { Tail::OutEnd }),
+        _ => maps::tail_call(packet, if hook == INGRESS { Tail::InLost } else { Tail::OutLost }),
+    }
+    if found == ANSWERS_ANOTHER { Err(Unfinished) } else { Ok(entry()) }
+}
+
+/// There is no row that holds.
+const NONE: u32 = 0;
+/// There is one, and the packet is noted.
+const FOUND: u32 = 1;
+/// The tc program is to see to it.
+const UNFINISHED: u32 = 2;
+/// The packet may belong to a connection that is not ours.
+const MEETS_ANOTHER: u32 = 3;
+/// The packet may end the connection.
+const ENDS: u32 = 4;
+/// The packet says that the connection is over, by the answer to another.
+const ANSWERS_ANOTHER: u32 = 5;
+/// Rows are missing.
+const LOST: u32 = 6;
+
+global_by_family! {
+    fn find_in_room(hook: u32, in_driver: u32, packets: u32, bytes: u32) = look as shunt_find_row4, shunt_find_row6;
+    fn follow_in_room(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) = look_next as shunt_next_row4, shunt_next_row6;
+}
+
+/// Copies the row of the packet in the room there.
+#[inline(always)]
+fn look<A: Tables>(hook: u32, in_driver: u32, packets: u32, bytes: u32) -> u32 {
+    let Some(Room { key, parsed, found: entry, .. }) = maps::room::<A>() else { return UNFINISHED };
+    let (hook, in_driver) = (hook as u8, in_driver != 0);
+    key.set(&parsed.tuple, hook);
+    let Some(row) = maps::conntrack(key, entry) else { return NONE };
+    if over::is_over(entry, parsed, key) {
+        return NONE;
+    }
+    if direct::meets_another(entry, parsed, hook, key) {
+        return if in_driver { UNFINISHED } else { MEETS_ANOTHER };
     }
     if !in_driver && flow::ends(parsed.tcp_flags & !entry.tcp_flags) {
-        maps::tail_call(packet, if hook == INGRESS { Tail::InEnd } else { Tail::OutEnd });
+        return ENDS;
     }
     let answers_another = over::answers_another(entry, parsed, key);
-    let is_due = is_due(entry);
-    if answers_another || (is_due && !lost::is_whole(entry, &parsed.tuple, hook, key)) {
+    if answers_another || (is_due(entry) && !lost::is_whole(row, entry, &parsed.tuple, hook, key)) {
         if in_driver {
-            // It is due for the tc program, too.
-            entry.ticks = 0;
-            return Err(Unfinished);
+            return UNFINISHED;
         }
-        maps::tail_call(packet, if hook == INGRESS { Tail::InLost } else { Tail::OutLost });
-        if answers_another {
-            return Err(Unfinished);
-        }
+        // What cannot be found again is not looked for until the next tick.
+        let seen = entry.tcp_flags;
+        keep(row, entry, seen);
+        return if answers_another { ANSWERS_ANOTHER } else { LOST };
     }
-    touch(arrival, entry, parsed.tcp_flags);
-    Ok(Some(entry))
+    touch(packets, bytes, row, entry, parsed.tcp_flags);
+    FOUND
+}
+
+/// Copies the row that the packet in the room meets next there.
+#[inline(always)]
+fn look_next<A: Tables>(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) -> u32 {
+    let Some(Room { key, step, found: entry, .. }) = maps::room::<A>() else { return UNFINISHED };
+    let hook = hook as u8;
+    key.set(step, hook);
+    let Some(row) = maps::conntrack(key, entry) else { return NONE };
+    if is_due(entry) && !lost::is_whole(row, entry, step, hook, key) {
+        return UNFINISHED;
+    }
+    touch(packets, bytes, row, entry, tcp_flags as u8);
+    FOUND
 }
 
 /// True if there is such a row for this packet at ingress, which another program will find again.
@@ -77,11 +126,11 @@ pub fn find<P: Packet, A: Tables>(
 pub fn is_known<A: Tables>(parsed: &Parsed<A>, role: Role) -> bool {
     let Some(key) = maps::new_key() else { return false };
     key.set(&parsed.tuple, INGRESS);
-    let Some(entry) = maps::conntrack(key) else { return false };
+    let Some(entry) = maps::found_row(key) else { return false };
     entry.role == role.0 && !over::is_over(entry, parsed, key)
 }
 
-/// The row of the next step of a packet that has become `tuple`, under the driver.
+/// A copy of the row of the next step of a packet that has become `tuple`, under the driver.
 ///
 /// # Errors
 /// When rows of its connection are missing, which the tc program finds again.
@@ -92,15 +141,12 @@ pub fn follow<A: Tables>(
     hook: u8,
     tcp_flags: u8,
 ) -> Result<Option<&'static mut CtEntry<A>>, Unfinished> {
-    let key = maps::new_key().ok_or(Unfinished)?;
-    key.set(tuple, hook);
-    let Some(entry) = maps::conntrack(key) else { return Ok(None) };
-    if is_due(entry) && !lost::is_whole(entry, tuple, hook, key) {
-        entry.ticks = 0;
-        return Err(Unfinished);
+    *maps::step().ok_or(Unfinished)? = *tuple;
+    match follow_in_room::<A>(hook.into(), tcp_flags.into(), arrival.packets, arrival.bytes) {
+        NONE => Ok(None),
+        FOUND => Ok(maps::found()),
+        _ => Err(Unfinished),
     }
-    touch(arrival, entry, tcp_flags);
-    Ok(Some(entry))
 }
 
 /// The kernel's count of timer ticks.
@@ -111,31 +157,36 @@ pub fn ticks() -> Ticks {
     (unsafe { helper::bpf_jiffies64() }) as Ticks
 }
 
-/// True once in each timer tick, for what is not to be done for each packet. Keeps the row alive.
+/// True until [`touch`] in each timer tick, for what is not to be done for each packet.
 #[inline(always)]
-pub fn is_due<A>(entry: &mut CtEntry<A>) -> bool {
-    let ticks = ticks();
-    let is_due = entry.ticks != ticks;
-    if is_due {
-        entry.ticks = ticks;
-        let now = now();
-        if now.wrapping_sub(entry.last_seen) >= RESOLUTION_NS {
-            entry.last_seen = now;
-            entry.flags |= flags::LASTING;
-        }
-    }
-    is_due
+fn is_due<A>(entry: &CtEntry<A>) -> bool {
+    entry.ticks != ticks()
 }
 
-/// Notes a packet, but for the time, which [`is_due`] does.
+/// Notes packets with these flags that follow the row.
 #[inline(always)]
-pub fn touch<A>(arrival: &Arrival, entry: &mut CtEntry<A>, tcp_flags: u8) {
-    entry.packets = entry.packets.wrapping_add(u64::from(arrival.packets));
-    entry.bytes = entry.bytes.wrapping_add(u64::from(arrival.bytes));
+pub fn touch<A: Tables>(packets: u32, bytes: u32, row: Row<A>, entry: &mut CtEntry<A>, tcp_flags: u8) {
+    row.count(packets, bytes);
     let noted = flow::noted(entry.tcp_flags, tcp_flags);
-    if noted != entry.tcp_flags {
-        entry.tcp_flags = noted;
+    if noted != entry.tcp_flags || is_due(entry) {
+        keep(row, entry, noted);
     }
+}
+
+/// Keeps the row alive, once in each timer tick, and notes TCP flags.
+#[inline(always)]
+fn keep<A: Tables>(row: Row<A>, entry: &mut CtEntry<A>, tcp_flags: u8) {
+    let (now, mut lasts) = (now(), 0);
+    if now.wrapping_sub(entry.last_seen) >= RESOLUTION_NS {
+        row.see(now);
+        lasts = flags::LASTING;
+    }
+    let ticks = ticks();
+    // If another CPU changes it at the same time, the next packet does it.
+    row.change_once(entry, |entry| {
+        entry.flags |= lasts;
+        (entry.tcp_flags, entry.ticks) = (tcp_flags, ticks);
+    });
 }
 
 /// Notes the packet that opens a connection in the row that packets like it will match.
@@ -151,8 +202,8 @@ pub fn first<A: Tables>(arrival: &Arrival, parsed: &Parsed<A>, row: &mut CtEntry
 pub struct Arrival {
     pub hook: Hook,
     pub ifindex: u32,
-    packets: u32,
-    bytes: u32,
+    pub packets: u32,
+    pub bytes: u32,
 }
 
 impl Arrival {

@@ -22,6 +22,8 @@ use crate::maps::{self, Claim, Tables};
 
 /// Timer ticks, a second at least, after which nothing more is heard of a connection that has ended.
 const QUIET: Ticks = 1000;
+/// More than that on any kernel, in nanoseconds, and less than it takes ticks to go round.
+const LONG_NS: u64 = 20_000_000_000;
 
 /// Whose connection a row belongs to.
 #[derive(Clone, Copy)]
@@ -67,10 +69,6 @@ pub fn begin<A: Tables>(
     row.ifindex = 0;
     row.ticks = ticks();
     (row.packets, row.bytes) = (0, 0);
-    #[cfg(feature = "next-layout")]
-    {
-        row.spare = 0;
-    }
     Ok(row)
 }
 
@@ -133,7 +131,7 @@ fn enter_rest<A: Tables>(
 /// # Errors
 /// When there is no room; then those that were entered before [`leave`].
 #[inline(always)]
-pub fn enter_first<A: Tables>(original: &Tuple<A>, hook: u8, row: &CtEntry<A>) -> Result<(), DropReason> {
+pub fn enter_first<A: Tables>(original: &Tuple<A>, hook: u8, row: &mut CtEntry<A>) -> Result<(), DropReason> {
     let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     key.set(original, hook);
     replace(key, row)
@@ -180,13 +178,16 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, hash: u32) -> Result<(), DropRe
     if maps::conntrack_claim(key, reply) == Claim::Entered {
         return Ok(());
     }
-    if let Some(known) = maps::conntrack(key)
-        && (is_by_same_frontend(known, reply) || is_long_over(known))
-    {
-        let was_masked = known.flags & flags::SNAT != 0;
+    // It may have gone since.
+    let known = maps::other_row(key);
+    let has_end = |known: &&mut CtEntry<A>| is_by_same_frontend(known, reply) || is_long_over(known);
+    if known.as_ref().is_none_or(has_end) {
+        let was_masked = known.as_ref().is_some_and(|known| known.flags & flags::SNAT != 0);
         // Late packets of the old one come first.
         reply.flags |= flags::ANY_REPLY;
-        settle(known);
+        if let Some(known) = known {
+            settle(known);
+        }
         maps::conntrack_put(key, reply)?;
         if was_masked {
             // Packets of the new connection would meet the row by which those of the old one left.
@@ -202,7 +203,9 @@ fn claim_reply<A: Tables>(target: &mut Tuple<A>, hash: u32) -> Result<(), DropRe
 /// client's: it would take the new connection for the old one.
 #[inline(always)]
 fn is_long_over<A>(reply: &CtEntry<A>) -> bool {
-    flow::ends(reply.tcp_flags) && ticks().wrapping_sub(reply.ticks) >= QUIET
+    let is_quiet =
+        || ticks().wrapping_sub(reply.ticks) >= QUIET || now().wrapping_sub(reply.last_seen) >= LONG_NS;
+    flow::ends(reply.tcp_flags) && is_quiet()
 }
 
 #[inline(always)]

@@ -26,7 +26,7 @@ use super::{
     conntrack::{self, Arrival},
     create::{self, Owner},
     ports,
-    retire::{retire, settle},
+    retire::{replace, retire},
     trace, transient,
 };
 use crate::{
@@ -53,8 +53,9 @@ pub fn open<P: Packet, A: Tables>(
         return Ok(None);
     }
     let reply = parsed.tuple.reversed();
-    let mut key = CtKey::new(&reply, opposite(hook));
-    let Some(met) = maps::conntrack(&key) else {
+    let (Some(key), Some(entry)) = (maps::new_key(), maps::found()) else { return Ok(None) };
+    key.set(&reply, opposite(hook));
+    let Some(met) = maps::conntrack_apart(key, entry) else {
         // The first reply to a TCP connection of ours says whether the backend has another by the same
         // port (`meets_another`), if that cannot be known here.
         if parsed.tuple.proto != proto::TCP || hook == EGRESS {
@@ -62,17 +63,16 @@ pub fn open<P: Packet, A: Tables>(
         }
         return Ok(None);
     };
-    match Role(met.role) {
+    match Role(entry.role) {
         Role::PASS => {
-            conntrack::is_due(met);
-            conntrack::touch(arrival, met, parsed.tcp_flags);
+            conntrack::touch(arrival.packets, arrival.bytes, met, entry, parsed.tcp_flags);
             Ok(None)
         }
         // Packets of host processes come by once more when they have been sent on.
         Role::LEAVE | Role::REV_HOST => Ok(None),
         _ if was_seen_before(packet, hook) => Ok(None),
-        _ if has_ended(met, parsed.tuple.proto, opposite(hook), &mut key) => {
-            release(met, &reply, opposite(hook), 0, &mut key);
+        _ if has_ended(entry, parsed.tuple.proto, opposite(hook), key) => {
+            release(entry, &reply, opposite(hook), 0, key);
             Ok(None)
         }
         _ => by_another_port(arrival, parsed, hook).map(Some),
@@ -140,7 +140,7 @@ pub fn meets_another<A: Tables>(
         return false;
     }
     key.set_pair(entry, proto::TCP, hook);
-    maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & (SYN | ACK) == SYN)
+    maps::other_row(key).is_some_and(|forward| forward.tcp_flags & (SYN | ACK) == SYN)
 }
 
 /// True if the connection has ended whose replies meet `entry` at `hook`. `key` is room for a key.
@@ -150,24 +150,20 @@ fn has_ended<A: Tables>(entry: &CtEntry<A>, proto: u8, hook: u8, key: &mut CtKey
         return false;
     }
     key.set_pair(entry, proto, hook);
-    ends(entry.tcp_flags) || maps::conntrack(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
+    ends(entry.tcp_flags) || maps::other_row(key).is_some_and(|forward| forward.tcp_flags & RST != 0)
 }
 
 /// Leaves the replies by `reply` that meet `entry` at `hook` to the connection that is not ours. What the
 /// client of ours sends opens it anew, by another port. `key` is room for keys, `tcp_flags` what has been
 /// seen of the other connection.
 #[inline(always)]
-pub fn release<A: Tables>(
-    entry: &mut CtEntry<A>,
-    reply: &Tuple<A>,
-    hook: u8,
-    tcp_flags: u8,
-    key: &mut CtKey<A>,
-) {
+pub fn release<A: Tables>(entry: &CtEntry<A>, reply: &Tuple<A>, hook: u8, tcp_flags: u8, key: &mut CtKey<A>) {
     key.set_pair(entry, reply.proto, hook);
     if entry.role == Role::REV_SNAT.0 {
-        if let Some(row) = maps::conntrack(key) {
-            row.flags |= SNAT_PENDING;
+        if let Some(pair) = maps::other()
+            && let Some(row) = maps::conntrack_apart(key, pair)
+        {
+            row.change(pair, |pair| pair.flags |= SNAT_PENDING);
         }
     } else {
         retire(key);
@@ -175,10 +171,11 @@ pub fn release<A: Tables>(
     if entry.role == Role::REV_DNAT.0 {
         unmask(reply, key);
     }
-    settle(entry);
-    (entry.role, entry.flags, entry.tcp_flags) = (Role::PASS.0, 0, tcp_flags);
-    (entry.service, entry.backend) = (0, 0);
-    entry.set_target(reply);
+    let Ok(row) = create::begin(NOBODY, reply, Role::PASS, 0) else { return };
+    row.tcp_flags = tcp_flags;
+    key.set(reply, hook);
+    // Without room, the replies have no row at all.
+    let _ = replace(key, row);
 }
 
 /// Removes the rows by which a connection was masqueraded whose replies become `reply`: packets of the
@@ -186,7 +183,7 @@ pub fn release<A: Tables>(
 #[inline(always)]
 fn unmask<A: Tables>(reply: &Tuple<A>, key: &mut CtKey<A>) {
     key.set(&reply.reversed(), EGRESS);
-    let Some(row) = maps::conntrack(key).filter(|row| row.role == Role::SNAT.0) else { return };
+    let Some(row) = maps::other_row(key).filter(|row| row.role == Role::SNAT.0) else { return };
     key.set(&row.target(reply.proto).reversed(), INGRESS);
     retire(key);
     key.set(&reply.reversed(), EGRESS);

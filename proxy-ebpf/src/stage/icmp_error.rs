@@ -58,7 +58,7 @@ pub fn find<P: Packet, A: Network>(packet: &P, icmp: &Transport<A>, hook: u8) ->
     if icmp.dst != quote.tuple.src {
         return None;
     }
-    let entry = maps::conntrack(&CtKey::new(&quote.tuple.reversed(), hook))?;
+    let entry = maps::found_row(&CtKey::new(&quote.tuple.reversed(), hook))?;
     // None of its packets has been sent yet.
     if entry.flags & flags::SNAT_PENDING != 0 {
         return None;

@@ -16,42 +16,49 @@ use proxy_common::{
 };
 
 use super::retire::retire;
-use crate::maps::{self, Tables};
+use crate::maps::{self, Row, Tables};
 
 /// False if a row is missing that packets of this row's connection meet next, in either direction.
 /// `own` are the row's packets at `hook`, `key` is room for keys.
 ///
 /// The rows of a masqueraded connection also learn here what source the backend sees.
 #[inline(always)]
-pub fn is_whole<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) -> bool {
+pub fn is_whole<A: Tables>(
+    row: Row<A>,
+    entry: &mut CtEntry<A>,
+    own: &Tuple<A>,
+    hook: u8,
+    key: &mut CtKey<A>,
+) -> bool {
     let role = Role(entry.role);
     if role.pair() == Role::NONE || entry.flags & SNAT_PENDING != 0 {
         return true;
     }
     key.set_pair(entry, own.proto, hook);
-    let whole = match maps::conntrack(key) {
+    let whole = match maps::other_row(key) {
         // The connection that a reply row belongs to may have gone on by another port.
         Some(pair) => role.is_reply() || pair.undoes(own),
         None => false,
     };
-    (whole && next_is_there(entry, own, key)) || is_moving()
+    (whole && next_is_there(row, entry, own, key)) || is_moving()
 }
 
 #[inline(always)]
-fn next_is_there<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, key: &mut CtKey<A>) -> bool {
+fn next_is_there<A: Tables>(row: Row<A>, entry: &mut CtEntry<A>, own: &Tuple<A>, key: &mut CtKey<A>) -> bool {
     if !entry.has_next() {
         return true;
     }
     key.set_next(entry, own.proto);
-    let Some(next) = maps::conntrack(key) else { return false };
+    let Some(next) = maps::other() else { return false };
+    let Some(next_row) = maps::conntrack_apart(key, next) else { return false };
     if entry.role == Role::DNAT.0 {
         if next.flags & SNAT_PENDING == 0 && !is_named(entry, next.src, next.sport) {
-            entry.name_masquerade(next.src, next.sport);
+            row.name_masquerade(entry, next.src, next.sport);
         }
         return true;
     }
     if !is_named(next, own.dst, own.dport) {
-        next.name_masquerade(own.dst, own.dport);
+        next_row.name_masquerade(next, own.dst, own.dport);
     }
     // Else the client goes on without a masquerade, in another connection.
     next.flags & SNAT != 0
@@ -72,7 +79,7 @@ pub fn is_moving() -> bool {
 /// Makes the rows that are missing of this one. If another connection has the tuple meanwhile, this one
 /// gets another port, or ends.
 #[inline(always)]
-pub fn restore<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
+pub fn restore<A: Tables>(row: Row<A>, entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
     if is_moving() || Role(entry.role).pair() == Role::NONE || entry.flags & SNAT_PENDING != 0 {
         return;
     }
@@ -80,9 +87,11 @@ pub fn restore<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key:
         return restore_masquerade(entry, own, hook, key);
     }
     key.set_pair(entry, own.proto, hook);
-    match maps::conntrack(key) {
+    match maps::other_row(key) {
         Some(pair) if Role(entry.role).is_reply() || pair.undoes(own) => {}
-        Some(_) if entry.role == Role::SNAT.0 => entry.flags |= SNAT_PENDING,
+        Some(_) if entry.role == Role::SNAT.0 => {
+            row.change(entry, |entry| entry.flags |= SNAT_PENDING);
+        }
         Some(_) => {
             key.set(own, hook);
             retire(key);
@@ -99,20 +108,20 @@ pub fn restore<A: Tables>(entry: &mut CtEntry<A>, own: &Tuple<A>, hook: u8, key:
 #[inline(always)]
 fn restore_masquerade<A: Tables>(entry: &CtEntry<A>, own: &Tuple<A>, hook: u8, key: &mut CtKey<A>) {
     key.set_next(entry, own.proto);
-    match maps::conntrack(key) {
+    match maps::other_row(key) {
         Some(next) if next.flags & SNAT == 0 => {
             key.set(own, hook);
             retire(key);
         }
         Some(_) => {
             key.set_pair(entry, own.proto, hook);
-            if maps::conntrack(key).is_none() {
+            if maps::other_row(key).is_none() {
                 put_pair(entry, own, key);
             }
         }
         None => {
             key.set_pair(entry, own.proto, hook);
-            if maps::conntrack(key).is_some_and(|pair| pair.undoes(own)) {
+            if maps::other_row(key).is_some_and(|pair| pair.undoes(own)) {
                 put_next(entry, own, key);
             }
         }

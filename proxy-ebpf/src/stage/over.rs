@@ -48,7 +48,7 @@ fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
 fn reply_is_closing<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKey<A>) -> bool {
     let hook = if entry.role == Role::HOST.0 { EGRESS } else { INGRESS };
     key.set_pair(entry, parsed.tuple.proto, hook);
-    maps::conntrack(key).is_some_and(|reply| ends(reply.tcp_flags))
+    maps::other_row(key).is_some_and(|reply| ends(reply.tcp_flags))
 }
 
 /// True for a backend's answer to a connection that is not ours, by the port that one of ours had
@@ -73,7 +73,7 @@ pub fn answers_another<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &
     }
     key.set_pair(entry, proto::TCP, INGRESS);
     // While maps are replaced, the row may be in the other ones.
-    let Some(row) = maps::conntrack(key) else { return ends(entry.tcp_flags) };
-    let has_other_port = row.sport != parsed.tuple.dport;
-    has_other_port || ends(entry.tcp_flags) || row.tcp_flags & tcp_flags::RST != 0
+    let Some(pair) = maps::other_row(key) else { return ends(entry.tcp_flags) };
+    let has_other_port = pair.sport != parsed.tuple.dport;
+    has_other_port || ends(entry.tcp_flags) || pair.tcp_flags & tcp_flags::RST != 0
 }

@@ -62,7 +62,7 @@ pub struct Search {
     oldest_source: u32,
     /// The timer tick of its last packet.
     oldest_ticks: Ticks,
-    /// Timer ticks since its last packet.
+    /// Timer ticks since its last packet; all ones if that is long.
     silent: u32,
     /// 1 if that is long.
     is_long: u32,
@@ -207,7 +207,7 @@ fn take_oldest<A: Tables>() -> bool {
         key.dst = addr;
     }
     // It may have gone on meanwhile, or the addresses have changed.
-    if maps::conntrack(key).is_none_or(|row| row.ticks != search.oldest_ticks) || !retire_all::<A>() {
+    if maps::candidate(key).is_none_or(|row| row.ticks != search.oldest_ticks) || !retire_all::<A>() {
         return false;
     }
     let Some(Room { key, row, .. }) = maps::room::<A>() else { return false };
@@ -230,8 +230,8 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
         }
     }
     room.key.dport = room.search.ports.port();
-    match maps::conntrack(&room.key) {
-        None => match maps::conntrack_claim(&room.key, &room.row) {
+    match maps::candidate(&room.key) {
+        None => match maps::conntrack_claim(&room.key, &mut room.row) {
             Claim::Entered => room.search.found = 1,
             Claim::Taken => {}
             Claim::Full => {
@@ -245,17 +245,18 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
             }
             room.row.flags |= ANY_REPLY;
             settle(known);
-            room.search.found = maps::conntrack_put(&room.key, &room.row).is_ok().into();
+            room.search.found = maps::conntrack_put(&room.key, &mut room.row).is_ok().into();
         }
         Some(known) if room.search.may_take != 0 => {
-            let silent = ticks().wrapping_sub(known.ticks) as u32;
+            let is_long = now().wrapping_sub(known.last_seen) > LONG_NS;
+            let silent = if is_long { u32::MAX } else { ticks().wrapping_sub(known.ticks).into() };
             if !gives_way(known, &room.key, &mut room.other_key) {
                 remember(room);
             } else if room.search.oldest == 0 || silent > room.search.silent {
                 (room.search.oldest, room.search.silent) = (room.key.dport.into(), silent);
                 room.search.oldest_source = room.search.sources.index;
                 room.search.oldest_ticks = known.ticks;
-                room.search.is_long = (now().wrapping_sub(known.last_seen) > LONG_NS).into();
+                room.search.is_long = is_long.into();
             }
         }
         Some(_) => {}
@@ -330,7 +331,7 @@ fn gives_way<A: Tables>(reply: &CtEntry<A>, own: &CtKey<A>, other: &mut CtKey<A>
     }
     let proto = own.proto;
     other.set_pair(reply, proto, own.hook);
-    match maps::conntrack(other) {
+    match maps::other_row(other) {
         Some(pair) if own.is_undone_by(pair) => pair.gives_way(reply, proto),
         // The client goes on by another port.
         Some(_) => true,
@@ -343,13 +344,13 @@ fn gives_way<A: Tables>(reply: &CtEntry<A>, own: &CtKey<A>, other: &mut CtKey<A>
 #[inline(always)]
 fn is_forgotten<A: Tables>(own: &CtKey<A>, other: &mut CtKey<A>) -> bool {
     // Once more: what has been read of it would take the stack.
-    let Some(reply) = maps::conntrack(own).filter(|row| row.role == Role::REV_SNAT.0) else { return false };
+    let Some(reply) = maps::candidate(own).filter(|row| row.role == Role::REV_SNAT.0) else { return false };
     other.set_next(reply, own.proto);
-    if maps::conntrack(other).is_some() {
+    if maps::other_row(other).is_some() {
         return false;
     }
     other.set_first(reply, own.proto);
-    maps::conntrack(other).is_none()
+    maps::other_row(other).is_none()
 }
 
 /// The source ports that a connection tries with this hash.
@@ -363,8 +364,8 @@ pub fn of(hash: u32) -> SourcePorts {
 }
 
 /// The hash of a connection by which this node finds its backend and source port again. `tuple` is that of
-/// its packets where it comes by.
-#[inline(always)]
+/// its packets where it comes by. Apart, for the stack.
+#[inline(never)]
 pub fn hash<A: Tables>(tuple: &Tuple<A>) -> u32 {
     let secret = maps::settings().map_or([0; 2], |settings| settings.secret);
     hash::keyed(&secret, tuple)

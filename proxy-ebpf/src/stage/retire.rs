@@ -16,9 +16,8 @@ const ROWS: u32 = 4;
 /// Removes a row, if there is one; true for the one who does it.
 #[inline(always)]
 pub fn retire<A: Tables>(key: &CtKey<A>) -> bool {
-    let Some(row) = maps::conntrack(key) else { return false };
-    // Before it goes: the kernel uses it again at once.
-    let has_counted = note(row);
+    let Some(entry) = maps::other_row(key) else { return false };
+    let has_counted = note(entry);
     let is_removed = maps::conntrack_remove(key);
     if has_counted && is_removed {
         keep::<A>();
@@ -26,13 +25,12 @@ pub fn retire<A: Tables>(key: &CtKey<A>) -> bool {
     is_removed
 }
 
-/// Keeps what a row has counted that becomes another connection's.
+/// Keeps what a row has counted whose place another is about to take.
 #[inline(always)]
-pub fn settle<A: Tables>(row: &mut CtEntry<A>) {
-    if note(row) {
+pub fn settle<A: Tables>(entry: &CtEntry<A>) {
+    if note(entry) {
         keep::<A>();
     }
-    (row.packets, row.bytes) = (0, 0);
 }
 
 /// Enters a row, in the place of one that is over.
@@ -40,7 +38,7 @@ pub fn settle<A: Tables>(row: &mut CtEntry<A>) {
 /// # Errors
 /// When the kernel has no room.
 #[inline(always)]
-pub fn replace<A: Tables>(key: &CtKey<A>, row: &CtEntry<A>) -> Result<(), DropReason> {
+pub fn replace<A: Tables>(key: &CtKey<A>, row: &mut CtEntry<A>) -> Result<(), DropReason> {
     if maps::conntrack_claim(key, row) == Claim::Entered {
         return Ok(());
     }
@@ -63,7 +61,7 @@ pub fn retire_all<A: Tables>() -> bool {
 extern "C" fn retire_next<A: Tables>(round: u32, _: *mut c_void) -> i64 {
     let Some(Room { key, other_key, carried, .. }) = maps::room::<A>() else { return 1 };
     carried.is_removed = 0;
-    let Some(last) = maps::conntrack(key) else { return 1 };
+    let Some(last) = maps::candidate(key) else { return 1 };
     let next = next(round, last, key, other_key);
     if next == Next::Kept {
         return 0;
@@ -99,7 +97,7 @@ fn next<A: Tables>(round: u32, last: &CtEntry<A>, own: &CtKey<A>, other: &mut Ct
     }
     if round == 0 {
         other.set_pair(last, own.proto, own.hook);
-        return match maps::conntrack(other) {
+        return match maps::other_row(other) {
             Some(pair) if own.is_undone_by(pair) => Next::Other,
             // The client has gone on by another port, or another frontend has led it to the same backend.
             Some(_) if last.role != Role::REV_DNAT.0 => Next::Last,
@@ -115,7 +113,7 @@ fn next<A: Tables>(round: u32, last: &CtEntry<A>, own: &CtKey<A>, other: &mut Ct
         other.set_first(last, own.proto);
         // The client has opened another connection to the frontend.
         let is_to = |first: &mut CtEntry<A>| first.dst == own.src && first.dport == own.sport;
-        return if maps::conntrack(other).is_some_and(is_to) { Next::Other } else { Next::Kept };
+        return if maps::other_row(other).is_some_and(is_to) { Next::Other } else { Next::Kept };
     }
     if last.role == Role::REV_DNAT.0 && last.flags & SNAT != 0 && round == 1 {
         other.set_reversed(own);

@@ -52,7 +52,7 @@ where
     // Who has found it has left the key of a reply's row there.
     let Some(key) = maps::new_key().filter(|_| found) else { return false };
     let Some(row) = maps::new_row::<A>() else { return false };
-    let Some(reply) = maps::conntrack(key) else { return false };
+    let Some(reply) = maps::other_row(key) else { return false };
     reply.write_pair(&key.tuple(), row);
     key.set(own, hook);
     maps::conntrack_claim(key, row) == Claim::Entered
@@ -61,7 +61,7 @@ where
 /// The key of a reply's row that belongs to the connection whose packets are `own`.
 #[inline(always)]
 fn is_reply_to<A: Tables>(key: &CtKey<A>, own: &Tuple<A>, role: Role) -> bool {
-    maps::conntrack(key).is_some_and(|row| row.role == role.0 && row.undoes(own))
+    maps::other_row(key).is_some_and(|row| row.role == role.0 && row.undoes(own))
 }
 
 #[inline(always)]

@@ -4,7 +4,7 @@
 use proxy_common::{
     DropReason, Tuple, hash,
     maps::{
-        conntrack::{CtEntry, Role, flags},
+        conntrack::{CtEntry, EGRESS, Role, flags},
         devices::{SNAT_ADDRESSES, SnatAddresses},
     },
 };
@@ -13,7 +13,7 @@ use super::{
     create::{self, Owner},
     ports, trace,
 };
-use crate::maps::{self, Tables};
+use crate::maps::{self, Room, Tables};
 
 /// Addresses that connections leaving by a device are given.
 pub struct Addresses<A: 'static> {
@@ -58,14 +58,14 @@ pub fn address<A: SnatAddresses>(ifindex: u32) -> Result<A, DropReason> {
 }
 
 /// Completes a connection whose first packet leaves by `ifindex`. `hash` is that of what
-/// its client sends; `forward` is what that has become.
+/// its client sends; `forward` is what that has become. Returns the row of such packets. Takes the rooms for new rows and keys, not that of `entry`.
 #[inline(always)]
 pub fn complete<A: Tables>(
-    entry: &mut CtEntry<A>,
+    entry: &CtEntry<A>,
     forward: &Tuple<A>,
     ifindex: u32,
     hash: u32,
-) -> Result<Tuple<A>, DropReason> {
+) -> Result<&'static CtEntry<A>, DropReason> {
     let row_flags = entry.flags & !flags::SNAT_PENDING;
     let owner = Owner { service: entry.service, backend: entry.backend, kind: entry.kind };
     let reply = create::begin(owner, &forward.reversed(), Role::REV_SNAT, row_flags)?;
@@ -73,10 +73,11 @@ pub fn complete<A: Tables>(
     reply.other_port = entry.other_port;
     reply.other_client_port = entry.other_client_port;
     let claimed = ports::claim_behind(forward, ifindex, hash)?;
-    entry.src = claimed.dst;
-    entry.sport = claimed.dport;
-    entry.flags = row_flags;
-    let target = Tuple { src: entry.src, sport: entry.sport, ..*forward };
-    trace::masqueraded(ifindex, forward, &target, owner);
-    Ok(target)
+    let Room { row, key, .. } = maps::room().ok_or(DropReason::InvalidMapState)?;
+    *row = *entry;
+    (row.src, row.sport, row.flags) = (claimed.dst, claimed.dport, row_flags);
+    key.set(forward, EGRESS);
+    maps::conntrack_put(key, row)?;
+    trace::masqueraded(ifindex, forward, &row.target(forward.proto), owner);
+    Ok(row)
 }

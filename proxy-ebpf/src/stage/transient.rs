@@ -55,24 +55,42 @@ fn take<A: Tables>(proto: u32, turns: u32) -> u32 {
     // SAFETY: the callback takes no context.
     unsafe { helper::bpf_loop(turns, take_turn::<A> as *const () as *mut c_void, ptr::null_mut(), 0) };
     let is_due = maps::turn::<A>().is_some_and(|turn| turn.is_due != 0);
-    (is_due && retire_all::<A>()).into()
+    if !is_due {
+        return 0;
+    }
+    set_last::<A>();
+    retire_all::<A>().into()
 }
 
 /// Notes what a packet with these flags says about the end of its connection, which waits from here on if that
 /// was it. `own` is the packet at `hook`.
 #[inline(always)]
 pub fn note_end<A: Tables>(own: &Tuple<A>, tcp_flags: u8, hook: u8) {
-    let Some(entry) = find(own, hook) else { return };
-    entry.tcp_flags = flow::noted(entry.tcp_flags, tcp_flags);
-    if own.proto != proto::TCP || !is_at_end(entry) || !has_ended(entry) {
-        return;
+    let Some(key) = maps::new_key() else { return };
+    key.set(own, hook);
+    note::<A>(tcp_flags.into());
+}
+
+global_by_family! {
+    fn note(tcp_flags: u32) = note_in_room as shunt_note_end4, shunt_note_end6;
+}
+
+/// The same for the packet whose key is in the room. 1 if that was the end.
+#[inline(always)]
+fn note_in_room<A: Tables>(tcp_flags: u32) -> u32 {
+    let Some(Room { turn, key, found: entry, .. }) = maps::room::<A>() else { return 0 };
+    let Some(row) = maps::conntrack_apart(key, entry) else { return 0 };
+    row.change(entry, |entry| entry.tcp_flags = flow::noted(entry.tcp_flags, tcp_flags as u8));
+    if key.proto != proto::TCP || !is_at_end(entry) || !has_ended(entry) {
+        return 0;
     }
-    let Some(Room { turn, key, .. }) = maps::room::<A>() else { return };
     turn.since = now();
     if Role(entry.role).is_reply() {
-        key.set_pair(entry, own.proto, hook);
+        let (proto, hook) = (key.proto, key.hook);
+        key.set_pair(entry, proto, hook);
     }
     take_turns::<A>(HAS_ENDED.into(), 1);
+    1
 }
 
 /// Rows at either end of a connection: one of each direction sees all its packets. Those that are left to
@@ -81,14 +99,6 @@ pub fn note_end<A: Tables>(own: &Tuple<A>, tcp_flags: u8, hook: u8) {
 fn is_at_end<A>(entry: &CtEntry<A>) -> bool {
     let role = Role(entry.role);
     role.is_primary() || role.pair().is_primary() || entry.role == Role::PASS.0
-}
-
-/// The row of packets at `hook`, whose key is in the room then.
-#[inline(always)]
-fn find<A: Tables>(own: &Tuple<A>, hook: u8) -> Option<&'static mut CtEntry<A>> {
-    let key = maps::new_key::<A>()?;
-    key.set(own, hook);
-    maps::conntrack(key)
 }
 
 /// The key of the row is in the room.
@@ -108,11 +118,7 @@ extern "C" fn take_turn<A: Tables>(_: u32, _: *mut c_void) -> i64 {
     *other_key = place.key;
     place.key = *key;
     *key = *other_key;
-    if turn.waits_since != 0 && is_forgotten::<A>() {
-        set_last::<A>();
-        return 1;
-    }
-    0
+    (turn.waits_since != 0 && is_forgotten::<A>()).into()
 }
 
 #[inline(always)]
@@ -125,10 +131,12 @@ fn queue(turn: &Turn) -> Queue {
 #[inline(always)]
 fn is_forgotten<A: Tables>() -> bool {
     let Some(Room { turn, key, other_key, .. }) = maps::room::<A>() else { return false };
-    let Some(row) = maps::conntrack(key) else { return false };
+    let Some(row) = maps::candidate(key) else { return false };
     let pair = pair(row, key, other_key);
     turn.is_alone = pair.is_none().into();
-    row.is_forgotten(pair, key.proto, queue(turn), turn.waits_since)
+    let is_due = row.is_forgotten(pair, key.proto, queue(turn), turn.waits_since);
+    turn.is_due = is_due.into();
+    is_due
 }
 
 /// The row of the other direction, if there is one. `own` is the key of `row`, `key` room for one.
@@ -139,7 +147,7 @@ fn pair<A: Tables>(row: &CtEntry<A>, own: &CtKey<A>, key: &mut CtKey<A>) -> Opti
     }
     key.set_pair(row, own.proto, own.hook);
     // Another frontend may have led the client's port to the same backend since.
-    maps::conntrack(key).map(|row| &*row).filter(|pair| own.is_undone_by(pair))
+    maps::other_row(key).map(|row| &*row).filter(|pair| own.is_undone_by(pair))
 }
 
 /// Makes the key in the room, that of the first row, the one by which [`retire_all`] finds all rows: where the
@@ -147,15 +155,14 @@ fn pair<A: Tables>(row: &CtEntry<A>, own: &CtKey<A>, key: &mut CtKey<A>) -> Opti
 #[inline(always)]
 fn set_last<A: Tables>() {
     let Some(Room { turn, key, other_key: other, .. }) = maps::room::<A>() else { return };
-    turn.is_due = 1;
     if turn.is_alone != 0 {
         return;
     }
-    let Some(row) = maps::conntrack(key) else { return };
+    let Some(row) = maps::candidate(key) else { return };
     let proto = key.proto;
     if row.has_next() {
         other.set_next(row, proto);
-        if let Some(next) = maps::conntrack(other).filter(|next| next.flags & SNAT_PENDING == 0) {
+        if let Some(next) = maps::other_row(other).filter(|next| next.flags & SNAT_PENDING == 0) {
             key.set_pair(next, proto, other.hook);
             return;
         }

@@ -386,7 +386,7 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
         let (done, result) = self.faults.admit(MapName::Conntrack, rows.len());
         for (key, row) in &rows[..done] {
             self.conntrack.retain(|(other, _)| other != key);
-            self.conntrack.push((*key, *row));
+            self.conntrack.push((*key, row.at(key)));
         }
         result
     }

@@ -100,7 +100,9 @@ impl DryRun {
         &mut self,
         rows: &[(CtKey<A>, CtEntry<A>)],
     ) -> Result<(), KernelError> {
-        self.enter(A::PINS.0.conntrack, rows)
+        // Those of another layout say nothing of their keys.
+        let rows: Vec<_> = rows.iter().map(|(key, row)| (*key, row.at(key))).collect();
+        self.enter(A::PINS.0.conntrack, &rows)
     }
 
     /// Enters copies of live affinities.

@@ -395,7 +395,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
 
     fn put_conntrack(&mut self, rows: &[(CtKey<A>, CtEntry<A>)]) -> Result<(), MapError> {
         rows.iter().try_for_each(|(key, row)| self.address_filter.admit_row(key, row))?;
-        self.conntrack.put(rows)
+        self.conntrack.put(&rows.iter().map(|(key, row)| (*key, row.at(key))).collect::<Vec<_>>())
     }
 
     fn delete_conntrack(&mut self, keys: &[CtKey<A>]) -> Result<(), MapError> {

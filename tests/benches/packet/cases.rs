@@ -291,7 +291,8 @@ impl<A: KernelAddr> Family<A> {
         for addr in [&tuple.src, &tuple.dst] {
             bpf::put(self.filter.as_fd(), &Cell::of(addr).word, &u64::MAX)?;
         }
-        Ok(bpf::put(self.map.as_fd(), &CtKey::new(&tuple, hook), &row)?)
+        let key = CtKey::new(&tuple, hook);
+        Ok(bpf::put(self.map.as_fd(), &key, &row.at(&key))?)
     }
 
     /// The rows of datagrams that last and hold source ports towards the backend, scattered over the range.

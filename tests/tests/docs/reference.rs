@@ -102,7 +102,7 @@ fn growth(items: &[Item]) -> String {
 fn is_layout(row: &ItemStruct) -> bool {
     let is_c = |attribute: &Attribute| {
         attribute.path().is_ident("repr")
-            && matches!(&attribute.meta, Meta::List(list) if list.tokens.to_string() == "C")
+            && matches!(&attribute.meta, Meta::List(list) if list.tokens.to_string().starts_with('C'))
     };
     row.attrs.iter().any(is_c)
 }
@@ -115,7 +115,9 @@ fn layout(text: &mut String, row: &ItemStruct) {
         row.ident,
         lower(&sentence(&docs(&row.attrs)))
     );
-    for field in &fields.named {
+    // Those of a layout that only tests have are hidden.
+    let is_hidden = |attribute: &Attribute| matches!(&attribute.meta, Meta::List(list) if list.path.is_ident("doc") && list.tokens.to_string() == "hidden");
+    for field in fields.named.iter().filter(|field| !field.attrs.iter().any(is_hidden)) {
         let name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(text, "| `{name}` | {} | {} |", type_name(&field.ty), sentence(&docs(&field.attrs)));
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use proxy_common::{
     Tuple,
-    maps::conntrack::{CtEntry, CtKey, INGRESS, Role},
+    maps::conntrack::{CtEntry, CtKey, INGRESS, Role, Ticks},
 };
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore as _},
@@ -136,10 +136,10 @@ impl Connection {
 }
 
 /// Changes flags and timer ticks of every row.
-pub(crate) fn change(bench: &mut Bench, change: impl Fn(&Row, &mut u8, &mut u32)) {
+pub(crate) fn change(bench: &mut Bench, change: impl Fn(&Row, &mut u8, &mut Ticks)) {
     fn in_family<A: KernelAddr + Into<IpAddr>>(
         maps: &mut impl FamilyMaps<A>,
-        change: impl Fn(&Row, &mut u8, &mut u32),
+        change: impl Fn(&Row, &mut u8, &mut Ticks),
     ) {
         let mut rows = each_row(maps);
         for (key, entry) in &mut rows {

@@ -27,7 +27,11 @@ const XDP_PASS: i32 = 2;
 const XDP_TX: i32 = 3;
 
 /// The ways that a connection may go by.
-fn connections(bench: &mut Bench, plan: &Plan, new: NewFlow) -> BTreeMap<&'static str, Connection> {
+pub(crate) fn connections(
+    bench: &mut Bench,
+    plan: &Plan,
+    new: NewFlow,
+) -> BTreeMap<&'static str, Connection> {
     let pod = new((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
     let outside = new((plan.outside, 40001), (plan.node, NODE_PORT));
     let [plain, masked] = [Connection::open(bench, pod), Connection::open_masqueraded(bench, outside)];

@@ -30,4 +30,5 @@ mod stray;
 mod sweep;
 mod transient;
 mod turnover;
+mod vanishing;
 mod verifier;

@@ -170,7 +170,7 @@ fn a_free_one_comes_first_then_that_of_the_one_silent_longest() {
         for (age, third) in [(3, 0), (2, 1), (1, 2)] {
             let at = port(&connections[third]);
             change(&mut bench, |row, _, ticks| {
-                *ticks = ticks.wrapping_sub(if row.from.dst.1 == at { age * 100_000 } else { 0 });
+                *ticks = ticks.wrapping_sub(if row.from.dst.1 == at { age * 10_000 } else { 0 });
             });
         }
         for third in 0..3 {

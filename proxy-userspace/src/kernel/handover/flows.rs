@@ -57,7 +57,7 @@ pub(super) fn copy<A: KernelAddr>(
         }
         copied += 1;
         family.address_filter.admit_row(&key, &entry).map_err(std::io::Error::other)?;
-        unless_there(carrier.to.map.put(&row.key, &row.value, NOEXIST))
+        unless_there(carrier.to.map.put(&row.key, bytes(&entry.at(&key)), NOEXIST))
     })?;
     Ok(copied)
 }
@@ -135,13 +135,13 @@ fn take_one<A: KernelAddr>(
     };
     family.address_filter.admit_row(&typed_key, &entry).map_err(std::io::Error::other)?;
     // Here before it is gone there: in between, no packet finds neither.
-    enter(carrier, key, &entry)?;
+    enter(carrier, key, &entry.at(&typed_key))?;
     let Some(last) = carrier.from.map.take(there)? else { return Ok(()) };
     let last = carrier.translate(&last)?;
     match typed::<CtEntry<A>>(&last) {
         // It was completed meanwhile.
         Some(last) if last.target(typed_key.proto) != entry.target(typed_key.proto) => {
-            carrier.to.map.put(key, bytes(&last), ANY)
+            carrier.to.map.put(key, bytes(&last.at(&typed_key)), ANY)
         }
         _ => Ok(()),
     }

@@ -13,7 +13,10 @@ use aya::{
 use proxy_common::{
     Ip4,
     flow::Connection,
-    maps::{conntrack::CtKey, sweep::SweptConnection},
+    maps::{
+        conntrack::{CtEntry, CtKey},
+        sweep::SweptConnection,
+    },
 };
 use proxy_userspace::dataplane::{FamilyMaps as _, MapStore as _, Reconciler, Swept, Timeouts};
 
@@ -24,7 +27,8 @@ use crate::{
 };
 
 /// Of a room as the programs have it. Its first word says whether it is taken.
-const SIZE: usize = size_of::<(u64, Connection<Ip4>, SweptConnection<Ip4>, CtKey<Ip4>)>();
+const SIZE: usize =
+    size_of::<(u64, [CtEntry<Ip4>; 3], u64, [CtKey<Ip4>; 2], Connection<Ip4>, SweptConnection<Ip4>)>();
 type Rooms = PerCpuArray<MapData, [u8; SIZE]>;
 
 fn rooms(bench: &Bench) -> Rooms {
