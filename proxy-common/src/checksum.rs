@@ -30,6 +30,18 @@ pub fn update(field: u16, diff: u32) -> u16 {
     !fold(u32::from(fold(diff)) + u32::from(!field))
 }
 
+/// The checksum field of a TCP or UDP header after the addresses in its pseudo header and the ports changed by
+/// these. `zero_is_none` is true for UDP, whose zero says that there is no checksum, and stays (RFC 768).
+#[inline(always)]
+pub fn update_transport(field: u16, addresses: u32, ports: u32, zero_is_none: bool) -> u16 {
+    if zero_is_none && field == 0 {
+        return 0;
+    }
+    let updated = update(field, u32::from(fold(addresses)) + u32::from(fold(ports)));
+    // A sum of zero is sent as its other representation.
+    if zero_is_none && updated == 0 { 0xffff } else { updated }
+}
+
 /// The sum of `bytes` as 16-bit words in network order, added to `sum`.
 pub fn sum(bytes: &[u8], mut sum: u32) -> u32 {
     let mut words = bytes.chunks_exact(2);

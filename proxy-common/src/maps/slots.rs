@@ -19,5 +19,15 @@ pub struct SlotRange {
     pub len: u32,
 }
 
+impl SlotRange {
+    /// Index of the slot that `draw` falls on, any number: one of these. That of the first, if there are none.
+    #[inline(always)]
+    pub fn index(&self, draw: u32) -> u32 {
+        // That a range is not empty, the compiler does not see everywhere, and a panic is a function, which the
+        // programs must not contain.
+        self.offset.wrapping_add(if self.len == 0 { 0 } else { draw % self.len })
+    }
+}
+
 assert_size!(SlotRange = 8);
 pod!(SlotRange);

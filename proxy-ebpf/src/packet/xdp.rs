@@ -172,13 +172,8 @@ impl<F: Framing> Packet for Frame<F> {
     #[inline(always)]
     fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason> {
         let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
-        if change.zero_is_none && field == 0 {
-            return Ok(());
-        }
-        let diff = u32::from(checksum::fold(change.addresses)) + u32::from(checksum::fold(change.ports));
-        let updated = checksum::update(field, diff);
-        // A sum of zero is sent as its other representation (RFC 768).
-        let updated = if change.zero_is_none && updated == 0 { 0xffff } else { updated };
+        let updated =
+            checksum::update_transport(field, change.addresses, change.ports, change.zero_is_none);
         self.write(offset, &updated)
     }
 

@@ -63,7 +63,7 @@ fn settle_parsed<A: Tables>(offset: u32, len: u32, draw: u32) -> u32 {
 pub fn settle<A: Tables>(client: &A, frontend: &Frontend, range: SlotRange, draw: u32) -> u32 {
     let key = &AffinityKey { client: *client, service: frontend.service };
     let Some(row) = maps::affinity(key) else {
-        let slot = slot(range, draw);
+        let slot = range.index(draw);
         return maps::slot::<A>(slot).map_or(NOBODY, |backend| enter::<A>(key, backend, slot));
     };
     let salt = match renew::<A>(row, frontend.affinity_secs, range) {
@@ -73,7 +73,7 @@ pub fn settle<A: Tables>(client: &A, frontend: &Frontend, range: SlotRange, draw
     // Of what the row says, so that all that find it draw the same.
     let is_same_everywhere = frontend.flags & MAGLEV != 0;
     let draw = if is_same_everywhere { draw } else { hash::words(key.client.words(), salt, 0) };
-    let slot = slot(range, draw);
+    let slot = range.index(draw);
     let Some(backend) = maps::slot::<A>(slot) else { return NOBODY };
     // SAFETY: as in `renew`. The time comes last: until then the row holds for nobody.
     unsafe {
@@ -82,12 +82,6 @@ pub fn settle<A: Tables>(client: &A, frontend: &Frontend, range: SlotRange, draw
         (&raw mut (*row).last_used).write_volatile(now());
     }
     backend
-}
-
-#[inline(always)]
-fn slot(range: SlotRange, draw: u32) -> u32 {
-    // No candidates are no range, which the compiler does not see here.
-    range.offset.wrapping_add(if range.len == 0 { 0 } else { draw % range.len })
 }
 
 /// The backend of a new client, or the one that another of its connections has just taken.

@@ -104,7 +104,7 @@ pub fn select<A: Tables>(
     let id = if frontend.affinity_secs != 0 {
         settle(range, draw)
     } else {
-        maps::slot::<A>(range.offset.wrapping_add(draw % range.len)).ok_or_else(invalid)?
+        maps::slot::<A>(range.index(draw)).ok_or_else(invalid)?
     };
     let backend = maps::named_backend::<A>(id).ok_or_else(invalid)?;
     let dsr = rule.has(ClientRule::DSR) && backend.flags & backends::flags::LOCAL == 0;
