@@ -19,6 +19,7 @@ mod memory;
 mod packages;
 mod passes;
 mod proc;
+mod prove;
 mod test;
 mod toolchain;
 mod workspace;
@@ -91,6 +92,14 @@ enum Task {
         #[arg(long)]
         coverage: bool,
     },
+    /// Prove what holds for all inputs; installs the prover if it is missing. docs/proofs.md has what is proved.
+    Prove {
+        /// Only proofs whose names contain one of these.
+        names: Vec<String>,
+        /// Instead show that proofs can fail: each change of proofs/mutants.toml must be refuted.
+        #[arg(long, conflicts_with = "names")]
+        mutants: bool,
+    },
     /// Run what a change must pass, `.ci/run`, on a fresh clone of the last commit.
     Ci,
     /// Build the Kubernetes control plane for the cluster tier and print where it is.
@@ -121,6 +130,8 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Demo { args } => binaries::exec(&workspace, "demo", &args, None)?,
         Task::Bench { what, memory, args } => bench::exec(&workspace, what, memory, &args)?,
         Task::Fuzz { seconds, coverage } => fuzz::fuzz(&workspace, Duration::from_secs(seconds), coverage)?,
+        Task::Prove { mutants: true, .. } => prove::prove_mutants(&workspace)?,
+        Task::Prove { mutants: false, names } => prove::prove(&workspace, &names)?,
         Task::Ci => return ci::exec(&workspace),
         Task::ControlPlane => println!("{}", control_plane::find_or_build(&workspace)?.display()),
     }

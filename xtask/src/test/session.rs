@@ -125,6 +125,7 @@ impl<'a> Session<'a> {
         if self.choice.filter.is_none() {
             self.run_seeds();
             self.run_fuzz();
+            self.run_proofs();
         }
         again::run_late(&mut self.report, &self.runner);
         if self.choice.filter.is_none() && self.runner.is_plain() {

@@ -4,11 +4,11 @@ use std::mem;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::{SEED_VARIABLE, Session};
-use crate::fuzz;
 use crate::proc::say;
 use crate::test::suite::{Suite, Test};
 use crate::test::tier::Tier;
 use crate::test::{changed, long};
+use crate::{fuzz, prove};
 
 /// How long each of the two is fuzzed.
 const FUZZING: Duration = Duration::from_secs(60);
@@ -44,6 +44,21 @@ impl Session<'_> {
         match fuzz::fuzz(self.workspace, FUZZING, false) {
             Ok(()) => self.report.succeeded(long::FUZZ.name, begin.elapsed()),
             Err(error) => self.report.broken(long::FUZZ.name, &error, begin.elapsed()),
+        }
+    }
+
+    /// What is proved, and that it can be refuted.
+    pub(super) fn run_proofs(&mut self) {
+        if !self.choice.tiers.contains(&Tier::Model) {
+            return;
+        }
+        if !self.is_due(long::PROOFS) {
+            return self.say_if_not_due(long::PROOFS);
+        }
+        let begin = Instant::now();
+        match prove::prove(self.workspace, &[]).and_then(|()| prove::prove_mutants(self.workspace)) {
+            Ok(()) => self.report.succeeded(long::PROOFS.name, begin.elapsed()),
+            Err(error) => self.report.broken(long::PROOFS.name, &error, begin.elapsed()),
         }
     }
 
