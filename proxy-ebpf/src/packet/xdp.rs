@@ -172,8 +172,7 @@ impl<F: Framing> Packet for Frame<F> {
     #[inline(always)]
     fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason> {
         let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
-        let updated =
-            checksum::update_transport(field, change.addresses, change.ports, change.zero_is_none);
+        let updated = checksum::update_transport(field, change.addresses, change.ports, change.zero_is_none);
         self.write(offset, &updated)
     }
 

@@ -53,21 +53,8 @@ pub(crate) const SEEDS: Part = Part {
 /// The parser by coverage, and the programs by mutated packets.
 pub(crate) const FUZZ: Part =
     Part { name: "fuzz", code: &["fuzz", "proxy-common/src/packet", "proxy-ebpf/src/packet"] };
-/// What is proved for all inputs, and that the proofs can fail.
-pub(crate) const PROOFS: Part = Part {
-    name: "proofs",
-    code: &[
-        "proofs",
-        "proxy-common/src/addr.rs",
-        "proxy-common/src/checksum.rs",
-        "proxy-common/src/crc32c.rs",
-        "proxy-common/src/flow",
-        "proxy-common/src/maps/conntrack.rs",
-        "proxy-common/src/maps/slots.rs",
-        "proxy-common/src/packet",
-        "proxy-common/src/tuple.rs",
-    ],
-};
+/// What is proved for all inputs, and that the proofs can fail: with `--long` alone, as both take long.
+pub(crate) const PROOFS: &str = "proofs";
 /// Tests that were added or changed, several times under load.
 pub(crate) const REPEATS: &str = "changed tests, 5 times at 3x";
 /// How often, and under which load.
@@ -106,7 +93,7 @@ mod tests {
         let upgrade = std::fs::read_to_string(root.join("tests/tests/faults/upgrade.rs")).unwrap();
         let function = LAYOUT_TEST.rsplit("::").next().unwrap();
         assert!(upgrade.contains(&format!("fn {function}()")), "{function}");
-        for part in [HOST, LAYOUT, SEEDS, FUZZ, PROOFS] {
+        for part in [HOST, LAYOUT, SEEDS, FUZZ] {
             for path in part.code {
                 assert!(root.join(path).exists(), "{}: {path}", part.name);
             }
