@@ -17,15 +17,13 @@ pub(super) struct Chain<const L2: usize> {
     end: Cell<usize>,
     /// How many more headers the proof is about.
     left: Cell<u32>,
-    /// Whether they may be fragment headers.
-    fragments: bool,
 }
 
 impl<const L2: usize> Chain<L2> {
     #[inline(always)]
-    pub(super) fn any(extensions: u32, fragments: bool) -> Self {
+    pub(super) fn any(extensions: u32) -> Self {
         // The first header is the packet's.
-        Self { frame: Frame::any(), end: Cell::new(0), left: Cell::new(extensions + 1), fragments }
+        Self { frame: Frame::any(), end: Cell::new(0), left: Cell::new(extensions + 1) }
     }
 
     /// Where the last header ends that was read.
@@ -50,7 +48,7 @@ impl<const L2: usize> Bytes for Chain<L2> {
 
     #[inline(always)]
     fn read<T: Header>(&self, offset: usize) -> Option<T> {
-        assume(self.left.get() > 0 && (self.fragments || size_of::<T>() != size_of::<Fragment6>()));
+        assume(self.left.get() > 0);
         self.left.set(self.left.get() - 1);
         let header: T = self.frame.read(offset)?;
         // Headers of the three kinds have different sizes.
