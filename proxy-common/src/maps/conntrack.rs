@@ -138,8 +138,8 @@ impl<A: Addr> CtKey<A> {
 /// What to make of a packet.
 ///
 /// The kernel gives the place of a row that is removed to another at once, also while a program reads it. So programs
-/// copy a row and then see whether it is the one that they have asked for ([`is_at`](Self::is_at)), and change its
-/// [`state`](Self::state) only if that is still the one of the copy.
+/// copy a row and then see whether it is the one that they have asked for ([`is_at`](Self::is_at)). What lies from
+/// `role` to `ticks` is one word: they change it only where it is still that of the copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtEntry<A> {

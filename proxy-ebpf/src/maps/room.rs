@@ -34,7 +34,7 @@ pub struct Room<A> {
     pub turn: Turn,
     refusal: Refusal,
     pub parsed: Parsed<A>,
-    /// What the packet is before or after it.
+    /// What the packet is at another step of its translation than the one in `parsed`.
     pub step: Tuple<A>,
     frontend: Frontend,
 }
@@ -98,7 +98,7 @@ parts! {
     key = new_key: CtKey<A>;
     /// The key of the row that a function is to copy, or check.
     asked = asked: CtKey<A>;
-    /// What the packet is at another place.
+    /// What the packet is at another step of its translation.
     step = step: Tuple<A>;
     /// The search for a source port.
     search = search: Search;

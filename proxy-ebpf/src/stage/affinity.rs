@@ -64,7 +64,13 @@ pub fn settle<A: Tables>(client: &A, frontend: &Frontend, range: SlotRange, draw
     let key = &AffinityKey { client: *client, service: frontend.service };
     let Some(row) = maps::affinity(key) else {
         let slot = range.index(draw);
-        return maps::slot::<A>(slot).map_or(NOBODY, |backend| enter::<A>(key, backend, slot));
+        let Some(backend) = maps::slot::<A>(slot) else { return NOBODY };
+        if maps::claim_affinity(key, &Affinity { last_used: now(), backend, slot }) {
+            return backend;
+        }
+        // Another of the client's connections has just taken one. If the map has no room, there is none.
+        let theirs = maps::affinity(key).and_then(|row| renew::<A>(row, frontend.affinity_secs, range).ok());
+        return theirs.unwrap_or(backend);
     };
     let salt = match renew::<A>(row, frontend.affinity_secs, range) {
         Ok(backend) => return backend,
@@ -82,16 +88,6 @@ pub fn settle<A: Tables>(client: &A, frontend: &Frontend, range: SlotRange, draw
         (&raw mut (*row).last_used).write_volatile(now());
     }
     backend
-}
-
-/// The backend of a new client, or the one that another of its connections has just taken.
-#[inline(always)]
-fn enter<A: Tables>(key: &AffinityKey<A>, backend: u32, slot: u32) -> u32 {
-    if maps::claim_affinity(key, &Affinity { last_used: now(), backend, slot }) {
-        return backend;
-    }
-    // SAFETY: as in `renew`; there is none if the map has no room.
-    maps::affinity(key).map_or(backend, |row| unsafe { (&raw const (*row).backend).read_volatile() })
 }
 
 /// The row's backend, which is used again now.

@@ -42,17 +42,22 @@ pub fn find<P: Packet, A: Tables>(
     let in_driver = P::ENTRY.0 == Hook::XDP.0;
     let found = find_in_room::<A>(hook.into(), in_driver.into(), arrival.packets, arrival.bytes);
     let entry = || maps::found().map(|entry| &*entry);
+    let [direct, end, lost] = if hook == INGRESS {
+        [Tail::InDirect, Tail::InEnd, Tail::InLost]
+    } else {
+        [Tail::OutDirect, Tail::OutEnd, Tail::OutLost]
+    };
     match found {
         NONE => return Ok(None),
         FOUND => return Ok(entry()),
         // There are no others for drivers.
         _ if in_driver => return Err(Unfinished),
         MEETS_ANOTHER => {
-            maps::tail_call(packet, if hook == INGRESS { Tail::InDirect } else { Tail::OutDirect });
+            maps::tail_call(packet, direct);
             return Err(Unfinished);
         }
-        ENDS => maps::tail_call(packet, if hook == INGRESS { Tail::InEnd } else { Tail::OutEnd }),
-        _ => maps::tail_call(packet, if hook == INGRESS { Tail::InLost } else { Tail::OutLost }),
+        ENDS => maps::tail_call(packet, end),
+        _ => maps::tail_call(packet, lost),
     }
     if found == ANSWERS_ANOTHER { Err(Unfinished) } else { Ok(entry()) }
 }
@@ -73,8 +78,10 @@ const ANSWERS_ANOTHER: u32 = 5;
 const LOST: u32 = 6;
 
 global_by_family! {
-    fn find_in_room(hook: u32, in_driver: u32, packets: u32, bytes: u32) = look as shunt_find_row4, shunt_find_row6;
-    fn follow_in_room(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) = look_next as shunt_next_row4, shunt_next_row6;
+    fn find_in_room(hook: u32, in_driver: u32, packets: u32, bytes: u32) = look
+        as shunt_find_row4, shunt_find_row6;
+    fn follow_in_room(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) = look_next
+        as shunt_next_row4, shunt_next_row6;
 }
 
 /// Copies the row of the packet in the room there.

@@ -90,12 +90,6 @@ where
     search.found
 }
 
-#[inline(always)]
-fn slot(range: SlotRange, draw: u32) -> u32 {
-    // No candidates are no range, which the compiler does not see everywhere.
-    range.offset.wrapping_add(if range.len == 0 { 0 } else { draw % range.len })
-}
-
 /// Where a new connection would go.
 #[inline(always)]
 fn likely_slot<A: Tables>(frontend: &Frontend, range: SlotRange, own: &Tuple<A>, hash: u32) -> u32 {
@@ -117,7 +111,7 @@ struct Search<A> {
 extern "C" fn try_backend<A: Tables>(round: u32, search: *mut Search<A>) -> i64 {
     // SAFETY: `of_client` passes a Search that lives on its stack during the loop.
     let search = unsafe { &mut *search };
-    let slot = slot(search.range, search.first.wrapping_add(round));
+    let slot = search.range.index(search.first.wrapping_add(round));
     let Some(backend) = maps::slot::<A>(slot).and_then(maps::backend::<A>) else { return 0 };
     let Some(key) = maps::new_key() else { return 1 };
     let inside = Tuple { dst: backend.addr, dport: backend.port, ..search.own };
@@ -138,7 +132,7 @@ extern "C" fn try_backend<A: Tables>(round: u32, search: *mut Search<A>) -> i64 
 fn of_host<P: Packet, A: Network>(packet: &P, own: &Tuple<A>, frontend: &Frontend) -> bool {
     let Some(range) = select::range(frontend, ClientClass::Node) else { return false };
     let hash = ports::hash(own);
-    let slot = slot(range, likely_slot(frontend, range, own, hash));
+    let slot = range.index(likely_slot(frontend, range, own, hash));
     let Some(backend) = maps::slot::<A>(slot).and_then(maps::backend::<A>) else { return false };
     let mut target = Tuple { dst: backend.addr, dport: backend.port, ..*own };
     let Ok(out) = output::route(packet, &target) else { return false };

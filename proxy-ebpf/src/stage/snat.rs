@@ -58,7 +58,8 @@ pub fn address<A: SnatAddresses>(ifindex: u32) -> Result<A, DropReason> {
 }
 
 /// Completes a connection whose first packet leaves by `ifindex`. `hash` is that of what
-/// its client sends; `forward` is what that has become. Returns the row of such packets. Takes the rooms for new rows and keys, not that of `entry`.
+/// its client sends; `forward` is what that has become, `entry` its row. Returns that row as it is then. Takes the
+/// rooms for new rows and keys, of which `entry` is none.
 #[inline(always)]
 pub fn complete<A: Tables>(
     entry: &CtEntry<A>,
