@@ -15,7 +15,7 @@ use crate::maps::{self, Tables};
 const LEAVE_IDLE_NS: u64 = 28_000_000_000;
 
 /// True when a packet may not follow the row it matches: it opens a connection, and the row
-/// belongs to one that ended or whose backend is gone; or it is UDP, to a backend that is gone.
+/// belongs to one that ended or whose backend is gone. Any datagram opens one, to a backend that is gone.
 /// Netfilter's connections end sooner: no rule of its own gives it another. `key` is room for a key.
 #[inline(always)]
 pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKey<A>) -> bool {
@@ -34,8 +34,7 @@ pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKe
         proto::TCP => {
             opens && (ends(entry.tcp_flags) || backend_is_gone(entry) || reply_is_closing(entry, parsed, key))
         }
-        proto::UDP => backend_is_gone(entry),
-        _ => false,
+        _ => opens && backend_is_gone(entry),
     }
 }
 

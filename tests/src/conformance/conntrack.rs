@@ -117,7 +117,8 @@ fn follow_up(flow: &Flow, case: &Case, conntrack: &Conntrack) -> Result<Flow> {
     if conntrack.deleted.contains(id) {
         next.expect = reaches(current(case, flow.proto), flow.via == Via::Pod);
     }
-    if flow.proto == Proto::Tcp {
+    // Whoever begins anew by the same port may be sent elsewhere.
+    if matches!(flow.proto, Proto::Tcp | Proto::Sctp) {
         next.established = next.id.take();
     }
     Ok(next)

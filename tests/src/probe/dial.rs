@@ -18,6 +18,7 @@ const ENOUGH_FAILURES: usize = 3;
 pub(super) enum Kept {
     Tcp(tcp::Connection),
     Udp(udp::Client),
+    Sctp(sctp::Association),
 }
 
 impl Kept {
@@ -25,6 +26,7 @@ impl Kept {
         match self {
             Kept::Tcp(connection) => connection.exchange(bulk, limit),
             Kept::Udp(client) => client.exchange(limit),
+            Kept::Sctp(association) => association.exchange(limit),
         }
     }
 }
@@ -67,7 +69,14 @@ fn attempt(dial: &Dial, number: u32, kept: &mut HashMap<String, Kept>) -> Result
             Err(outcome) => outcome,
         }),
         Proto::Udp => udp_attempt(dial, number, limit, kept),
-        Proto::Sctp => sctp::dial(dial.from, dial.source_port, dial.to, limit),
+        Proto::Sctp => {
+            let association = sctp::Association::new(dial.from, dial.source_port, dial.to)?;
+            let outcome = association.init(limit);
+            if let Some(name) = &dial.keep {
+                kept.insert(name.clone(), Kept::Sctp(association));
+            }
+            Ok(outcome)
+        }
         Proto::Icmp => icmp::dial(dial.from, dial.to.ip(), limit),
     }
 }

@@ -267,7 +267,8 @@ pub(crate) fn l3_source(family_of: IpAddr) -> IpAddr {
     ip(if family_of.is_ipv4() { "8.0.113.5" } else { "2001:db8:86dd::5" })
 }
 
-const PROTOCOLS: [u8; 3] = [6, 17, 132];
+/// A backend has a number for each: the first one's is [`BACKEND_ID`].
+pub(crate) const PROTOCOLS: [u8; 3] = [6, 17, 132];
 
 /// One service with one backend on all its faces, one without backends, one whose policy
 /// is Local with backends elsewhere only.

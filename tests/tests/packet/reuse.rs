@@ -1,7 +1,7 @@
 //! A client's port, used again.
 
 use crate::{
-    bench::{BACKEND_ID, BACKEND_PORT, Bench, NODE_PORT, Plan, SERVICE_PORT, plans, v4_of, v6_of},
+    bench::{BACKEND_ID, BACKEND_PORT, Bench, NODE_PORT, PROTOCOLS, Plan, SERVICE_PORT, plans, v4_of, v6_of},
     connection::a_while_later,
     frames::{ACK, FIN, Flow, RST, SYN},
 };
@@ -19,16 +19,21 @@ const OTHER_PORT: u16 = BACKEND_PORT + 50;
 fn a_connection_goes_on_to_a_backend_that_is_gone_and_a_new_one_does_not() {
     let mut bench = Bench::new();
     for plan in plans() {
-        let flow = Flow::tcp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
-        assert_eq!(bench.enters(flow, SYN).dst, (plan.backend, BACKEND_PORT));
+        let flows =
+            [Flow::tcp, Flow::sctp].map(|new| new((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT)));
+        for flow in flows {
+            assert_eq!(bench.enters(flow, SYN).dst, (plan.backend, BACKEND_PORT));
+        }
         replace(&mut bench, &plan);
-        assert_eq!(bench.enters(flow, ACK).dst, (plan.backend, BACKEND_PORT));
-        assert_eq!(bench.enters(flow, SYN).dst, (plan.backend, OTHER_PORT));
-        assert_eq!(bench.enters(flow, ACK).dst, (plan.backend, OTHER_PORT));
+        for flow in flows {
+            assert_eq!(bench.enters(flow, ACK).dst, (plan.backend, BACKEND_PORT), "{flow:?}");
+            assert_eq!(bench.enters(flow, SYN).dst, (plan.backend, OTHER_PORT), "{flow:?}");
+            assert_eq!(bench.enters(flow, ACK).dst, (plan.backend, OTHER_PORT), "{flow:?}");
+        }
     }
 }
 
-/// Another backend in the place of the only one.
+/// Another backend in the place of the only one, for every protocol.
 fn replace(bench: &mut Bench, plan: &Plan) {
     if plan.pod.is_ipv4() {
         replace_in(bench.maps.v4(), v4_of(plan.backend));
@@ -38,10 +43,13 @@ fn replace(bench: &mut Bench, plan: &Plan) {
 }
 
 fn replace_in<A: KernelAddr>(maps: &mut impl FamilyMaps<A>, addr: A) {
-    let other = Backend { addr, port: OTHER_PORT, proto: 6, flags: PRESENT };
-    maps.put_backends(&[(OTHER_ID, other)]).expect("a backend");
-    maps.put_slots(BACKEND_ID, &[OTHER_ID]).expect("a slot");
-    maps.put_backends(&[(BACKEND_ID, Backend::default())]).expect("no backend");
+    for (i, proto) in (0..).zip(PROTOCOLS) {
+        let (id, other) = (BACKEND_ID + i, OTHER_ID + i);
+        maps.put_backends(&[(other, Backend { addr, port: OTHER_PORT, proto, flags: PRESENT })])
+            .expect("a backend");
+        maps.put_slots(id, &[other]).expect("a slot");
+        maps.put_backends(&[(id, Backend::default())]).expect("no backend");
+    }
 }
 
 /// A masqueraded connection; the flow that the stack sees, and the one on the wire.
