@@ -9,10 +9,11 @@ use crate::{
     packet::Transport,
 };
 
-/// Packets in fragments that are known at a time, per family.
+/// Packets in fragments that are known at a time, per family. The map has more rows: free ones lie with each CPU.
 pub const CAPACITY: u32 = 4_096;
-/// Fragments that are held at a time.
-pub const HELD_CAPACITY: u32 = 512;
+/// Rows for fragments that are held, of 9 KiB each. That is much: there is no room besides for free ones that lie with
+/// CPUs.
+pub const HELD_CAPACITY: u32 = 384;
 /// Fragments of one packet that are held at a time: 64 KiB in fragments of 1,500 bytes.
 pub const MAX_HELD: u32 = 48;
 /// The largest fragment that is held: a jumbo frame's, with any IP header.

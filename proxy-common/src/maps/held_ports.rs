@@ -6,7 +6,8 @@
 use super::{assert_size, conntrack::CtKey, pod};
 use crate::addr::{Addr, Ip4, Ip6};
 
-/// Rows per family: 18 destinations of which all source ports are held.
+/// Rows that are kept at a time, per family: 18 destinations of which all source ports are held. The map has more:
+/// free ones lie with each CPU.
 pub const CAPACITY: u32 = 8_192;
 /// How long a row counts, in nanoseconds. A port that becomes free meanwhile is found when no other is left.
 pub const LIFETIME_NS: u64 = 8_000_000_000;

@@ -7,7 +7,7 @@
 use super::assert_size;
 use crate::addr::{Ip4, Ip6};
 
-/// Number of rows per family.
+/// Rows that are kept at a time, per family. The map has more: free ones lie with each CPU.
 pub const CAPACITY: u32 = 4_096;
 
 /// `bpf_get_netns_cookie` of the namespace.

@@ -3,7 +3,7 @@
 
 use super::{assert_size, pod};
 
-/// Default number of rows.
+/// Rows that are kept at a time. The map has more: free ones lie with each CPU.
 pub const CAPACITY: u32 = 16_384;
 
 /// Who was asked for, and why in vain.

@@ -140,8 +140,7 @@ impl Capacities {
     /// The same, with as much room for affinity as a machine of this size needs at the least.
     #[must_use]
     pub fn on_this_machine(self) -> Self {
-        let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
-        self.on_cpus(cpus.and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(1))
+        self.on_cpus(cpus())
     }
 
     /// A fifth of an LRU map may lie with the CPUs: then the kernel does not evict before four fifths are
@@ -163,6 +162,16 @@ impl Capacities {
         }
         Ok(settled)
     }
+}
+
+/// The capacity with which an LRU map holds so many rows on this machine, whatever CPUs write them.
+pub(super) fn lru_capacity(rows: u32) -> u32 {
+    rows + cpus() * FREE_PER_CPU
+}
+
+fn cpus() -> u32 {
+    let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    cpus.and_then(|cpus| u32::try_from(cpus).ok()).unwrap_or(1)
 }
 
 /// Whether a map with this much room keeps it, although less is wanted.

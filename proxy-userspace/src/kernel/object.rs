@@ -3,7 +3,7 @@
 mod side_by_side;
 
 pub(super) use self::side_by_side::load_programs;
-use super::{error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
+use super::{capacity::lru_capacity, error::KernelError, pins::Pins, tails, xdp::XdpPolicy};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, MapInfo},
@@ -65,7 +65,7 @@ impl Default for Capacities {
     }
 }
 
-/// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if configurable.
+/// Name in the object (the kernel allows 15 bytes), name of the pin, capacity if it is not always the same.
 pub(super) type MapSpec = (&'static str, &'static str, Option<fn(&Capacities) -> u32>);
 
 pub(super) const MAPS: &[MapSpec] = &[
@@ -91,10 +91,10 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("SRC_RANGES_V6", "source_ranges_v6", None),
     ("AFFINITY_V4", "affinity_v4", Some(|c| c.affinity)),
     ("AFFINITY_V6", "affinity_v6", Some(|c| c.affinity)),
-    ("FRAGMENTS_V4", "fragments_v4", None),
-    ("FRAGMENTS_V6", "fragments_v6", None),
-    ("HELD_PORTS_V4", "held_ports_v4", None),
-    ("HELD_PORTS_V6", "held_ports_v6", None),
+    ("FRAGMENTS_V4", "fragments_v4", Some(|_| lru_capacity(maps::fragments::CAPACITY))),
+    ("FRAGMENTS_V6", "fragments_v6", Some(|_| lru_capacity(maps::fragments::CAPACITY))),
+    ("HELD_PORTS_V4", "held_ports_v4", Some(|_| lru_capacity(maps::held_ports::CAPACITY))),
+    ("HELD_PORTS_V6", "held_ports_v6", Some(|_| lru_capacity(maps::held_ports::CAPACITY))),
     ("HELD_FRAGMENTS", "held_fragments", None),
     ("SOCK_DATA_V4", "socket_datagrams_v4", None),
     ("SOCK_DATA_V6", "socket_datagrams_v6", None),
@@ -104,8 +104,8 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("STALE_WAYS_V6", "stale_ways_v6", None),
     ("SOCK_PEERS_V4", "socket_peers_v4", None),
     ("SOCK_PEERS_V6", "socket_peers_v6", None),
-    ("NETNS_ADDRS_V4", "netns_addresses_v4", None),
-    ("NETNS_ADDRS_V6", "netns_addresses_v6", None),
+    ("NETNS_ADDRS_V4", "netns_addresses_v4", Some(|_| lru_capacity(maps::netns_addresses::CAPACITY))),
+    ("NETNS_ADDRS_V6", "netns_addresses_v6", Some(|_| lru_capacity(maps::netns_addresses::CAPACITY))),
     ("OPENED_V4", "opened_v4", Some(|c| c.backends)),
     ("OPENED_V6", "opened_v6", Some(|c| c.backends)),
     ("TRAFFIC_V4", "traffic_v4", Some(|c| c.backends.saturating_mul(2))),
@@ -116,7 +116,7 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("SETTINGS", "settings", None),
     ("SWEEP", "sweep", None),
     ("DROPS", "drops", None),
-    ("SERVICE_DROPS", "service_drops", None),
+    ("SERVICE_DROPS", "service_drops", Some(|_| lru_capacity(maps::service_drops::CAPACITY))),
     ("TRACE", "trace", None),
     ("EVENTS", "events", None),
     ("TAILS", "tails", None),

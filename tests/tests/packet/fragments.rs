@@ -18,7 +18,7 @@ use crate::{
 const PART: usize = 1000;
 
 /// The fragments of a packet of `flow`, in their order.
-fn fragments(flow: Flow, id: u16, payload: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn fragments(flow: Flow, id: u16, payload: &[u8]) -> Vec<Vec<u8>> {
     let whole = transport(flow, ACK, payload);
     let parts = whole.chunks(PART);
     let count = parts.len();
@@ -46,11 +46,15 @@ fn fragment(flow: Flow, id: u16, offset: usize, more: bool, part: &[u8]) -> Vec<
     bytes
 }
 
+/// Its addresses, as they stand there.
+pub(crate) fn addresses(frame: &[u8]) -> Vec<u8> {
+    if frame[12..14] == [0x08, 0x00] { frame[26..34].to_vec() } else { frame[22..54].to_vec() }
+}
+
 /// The packet that the fragments are, whose checksums must all be right.
 fn reassembled(frames: &[Vec<u8>]) -> Flow {
     let v4 = frames[0][12..14] == [0x08, 0x00];
     let (at, proto) = if v4 { (34, frames[0][23]) } else { (62, frames[0][54]) };
-    let addresses = |frame: &[u8]| if v4 { frame[26..34].to_vec() } else { frame[22..54].to_vec() };
     let mut whole = Vec::new();
     for frame in frames {
         assert_eq!(addresses(frame), addresses(&frames[0]), "one pair of addresses");
@@ -96,7 +100,7 @@ fn to_service(plan: &Plan) -> Flow {
     Flow::udp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT))
 }
 
-const PAYLOAD: [u8; 3500] = [7; 3500];
+pub(crate) const PAYLOAD: [u8; 3500] = [7; 3500];
 
 #[test]
 fn in_order() -> Result<()> {

@@ -6,6 +6,7 @@ mod bench;
 #[allow(dead_code, reason = "shared with the benchmark, which uses the rest")]
 mod bpf;
 mod connection;
+mod cpus;
 mod fragments;
 mod frames;
 mod uplink;

@@ -10,10 +10,6 @@ use std::{
 
 use anyhow::{Result, ensure};
 use aya_obj::generated::bpf_cmd;
-use nix::{
-    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    unistd::Pid,
-};
 use proxy_common::maps::conntrack::{CtEntry, CtKey, EGRESS, INGRESS};
 use proxy_userspace::{
     dataplane::{FamilyMaps, MapStore as _},
@@ -24,6 +20,7 @@ use crate::{
     bench::{BACKEND_PORT, Bench, CONTINUE, Plan, SERVICE_PORT, plans, v4_of, v6_of},
     bpf::{self, Kind},
     connection::{Row, TRANSPORTS, each_row, forget, pass, row, rows},
+    cpus,
     forgotten::connections,
     frames::{ACK, Flow, SYN, checked, frame},
 };
@@ -136,9 +133,7 @@ impl Work<'_> {
 
     /// Opens connections, and removes what the others have just entered, until all have done enough or one has failed.
     fn run(&self, own: &Cpu, all: &[Cpu], failed: &AtomicBool) -> Result<()> {
-        let mut cpus = CpuSet::new();
-        cpus.set(own.number)?;
-        sched_setaffinity(Pid::from_raw(0), &cpus)?;
+        cpus::move_to(own.number)?;
         let begin = Instant::now();
         for port in PORTS.cycle() {
             own.port.store(port, Relaxed);
@@ -194,9 +189,7 @@ impl Drop for Ended<'_> {
 
 #[test]
 fn no_packet_follows_the_row_of_another_on_any_cpu() -> Result<()> {
-    let may_run = sched_getaffinity(Pid::from_raw(0))?;
-    let numbers = (0..CpuSet::count()).filter(|number| may_run.is_set(*number).unwrap_or(false));
-    let numbers: Vec<_> = numbers.take(8).collect();
+    let numbers = cpus::numbers()?;
     for plan in plans() {
         let bench = Bench::new();
         let table = conntrack(&bench, &plan);

@@ -1,0 +1,109 @@
+//! Maps whose free rows lie with the CPUs: each has room for what it is to hold, whatever CPUs that
+//! comes by.
+
+use crate::{
+    bench::{BACKEND_PORT, Bench, SERVICE_PORT, plans},
+    fragments::{PAYLOAD, addresses, fragments},
+    frames::Flow,
+};
+use anyhow::{Context, Result};
+use aya::{
+    Pod,
+    maps::{HashMap, Map, MapData},
+};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
+use proxy_common::{
+    addr::Ip4,
+    maps::{
+        fragments,
+        held_ports::{self, HeldPorts, HeldPortsKey},
+        netns_addresses::{self, Netns},
+        service_drops::{self, ServiceDropKey},
+    },
+};
+use tests::{netns::Namespace, skip::skipped};
+
+/// The CPUs that this thread may run on, some at most.
+pub(crate) fn numbers() -> Result<Vec<usize>> {
+    let may_run = sched_getaffinity(Pid::from_raw(0))?;
+    let numbers = (0..CpuSet::count()).filter(|number| may_run.is_set(*number).unwrap_or(false));
+    Ok(numbers.take(8).collect())
+}
+
+/// Has this thread run on that CPU alone.
+pub(crate) fn move_to(number: usize) -> Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(number)?;
+    sched_setaffinity(Pid::from_raw(0), &cpus).with_context(|| format!("cannot run on CPU {number}"))
+}
+
+/// Does it for each of `rows` things: for one on every other CPU, then for those that are left on one.
+fn share_out(rows: u32, mut each: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    let cpus = numbers()?;
+    let most = cpus.last().context("no CPU")?;
+    for (row, cpu) in (0..).zip(&cpus[..cpus.len() - 1]) {
+        move_to(*cpu)?;
+        each(row)?;
+    }
+    move_to(*most)?;
+    (cpus.len() as u32 - 1..rows).try_for_each(each)
+}
+
+#[test]
+fn packets_in_fragments_are_known_whatever_cpus_they_come_by() -> Result<()> {
+    if numbers()?.len() < 2 {
+        skipped("there is one CPU");
+        return Ok(());
+    }
+    Namespace::create("packet")?.run(|| {
+        let mut bench = Bench::new();
+        for plan in plans() {
+            let flow = Flow::udp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT));
+            let to_backend = Flow::udp(flow.src, (plan.backend, BACKEND_PORT));
+            let id = |row: u32| row as u16;
+            share_out(fragments::CAPACITY, |row| {
+                bench.ingress(&fragments(flow, id(row), &PAYLOAD)[0]);
+                Ok(())
+            })?;
+            let expected = addresses(&fragments(to_backend, 0, &PAYLOAD)[1]);
+            let known = |row: &u32| {
+                let run = bench.ingress(&fragments(flow, id(*row), &PAYLOAD)[1]);
+                addresses(&run.packet) == expected
+            };
+            assert_eq!((0..fragments::CAPACITY).filter(known).count() as u32, fragments::CAPACITY);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn rows_have_their_room_whatever_cpus_write_them() -> Result<()> {
+    if numbers()?.len() < 2 {
+        skipped("there is one CPU");
+        return Ok(());
+    }
+    let bench = Bench::new();
+    let service = |row| ServiceDropKey { service: row, ..ServiceDropKey::default() };
+    holds(&bench, "service_drops", service_drops::CAPACITY, |row| (service(row), 1_u64))?;
+    let destination = |row: u32| HeldPortsKey { dst: row.to_be_bytes().into(), ..HeldPortsKey::default() };
+    holds(&bench, "held_ports_v4", held_ports::CAPACITY, |row| {
+        (destination(row) as HeldPortsKey<Ip4>, HeldPorts::default())
+    })?;
+    holds(&bench, "netns_addresses_v4", netns_addresses::CAPACITY, |row| {
+        (Netns::from(row), Ip4::from(row.to_be_bytes()))
+    })
+}
+
+fn holds<K: Pod, V: Pod>(bench: &Bench, name: &str, rows: u32, row: impl Fn(u32) -> (K, V)) -> Result<()> {
+    let map = Map::from_map_data(MapData::from_pin(bench.pins.map(name))?)?;
+    let mut map = HashMap::<MapData, K, V>::try_from(map)?;
+    share_out(rows, |number| {
+        let (key, value) = row(number);
+        map.insert(key, value, 0).with_context(|| format!("row {number} of {name}"))
+    })?;
+    assert_eq!(map.keys().count() as u32, rows, "{name}");
+    Ok(())
+}
