@@ -41,8 +41,16 @@ unsafe impl<A: Plain> Plain for proxy_common::Tuple<A> {}
 /// Any value. A counterexample gives it by this name.
 #[inline(always)]
 pub(crate) fn any<T: Plain>(name: &'static str) -> T {
+    // SAFETY: any bytes are a T.
+    unsafe { any_bytes(name) }
+}
+
+/// # Safety
+/// Any bytes are a `T`.
+#[inline(always)]
+unsafe fn any_bytes<T>(name: &'static str) -> T {
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: the prover fills all bytes, and any bytes are a T.
+    // SAFETY: the prover fills all bytes.
     unsafe {
         shunt_any(value.as_mut_ptr().cast(), size_of::<T>(), name.as_ptr(), name.len());
         value.assume_init()
@@ -75,12 +83,8 @@ pub(crate) fn memory(len: usize) -> &'static [u8] {
 /// A header of any bytes.
 #[inline(always)]
 pub(crate) fn any_header<T: Header>(name: &'static str) -> T {
-    let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: the prover fills all bytes, and any bytes are a header.
-    unsafe {
-        shunt_any(value.as_mut_ptr().cast(), size_of::<T>(), name.as_ptr(), name.len());
-        value.assume_init()
-    }
+    // SAFETY: any bytes are a header.
+    unsafe { any_bytes(name) }
 }
 
 /// An assertion that does not hold, an overflow, an index out of bounds: what the proof says is refuted.

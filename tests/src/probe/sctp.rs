@@ -178,22 +178,22 @@ impl Association {
 
     /// Asks for an association.
     pub(super) fn init(&self, limit: Duration) -> Outcome {
-        self.ask(INIT, 0, INIT_ACK, limit).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
+        self.ask(INIT, 0, INIT_ACK, limit)
     }
 
     /// Sends something within the association.
     pub(super) fn exchange(&self, limit: Duration) -> Outcome {
-        let outcome = self.ask(HEARTBEAT, SERVER_TAG, HEARTBEAT_ACK, limit);
-        outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
+        self.ask(HEARTBEAT, SERVER_TAG, HEARTBEAT_ACK, limit)
     }
 
-    fn ask(&self, chunk: u8, verification_tag: u32, answer: u8, limit: Duration) -> Result<Outcome> {
+    fn ask(&self, chunk: u8, verification_tag: u32, answer: u8, limit: Duration) -> Outcome {
         let Self { sport, tag, .. } = *self;
         let packet = Packet { sport, dport: self.to.port(), verification_tag, chunk, tag, data: Vec::new() };
         if let Err(error) = self.socket.send_to(&packet.encode(), SocketAddr::new(self.to.ip(), 0)) {
-            return Ok(outcome_of(&error, "send"));
+            return outcome_of(&error, "send");
         }
-        self.wait(answer, Instant::now() + limit)
+        let outcome = self.wait(answer, Instant::now() + limit);
+        outcome.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")))
     }
 
     /// Every raw socket sees every SCTP packet of its namespace: skip those of others.

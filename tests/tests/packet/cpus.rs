@@ -18,7 +18,7 @@ use nix::{
 use proxy_common::{
     addr::Ip4,
     maps::{
-        fragments,
+        fragments::{self, HELD_CAPACITY, HeldFragment, HeldKey},
         held_ports::{self, HeldPorts, HeldPortsKey},
         netns_addresses::{self, Netns},
         service_drops::{self, ServiceDropKey},
@@ -33,15 +33,36 @@ pub(crate) fn numbers() -> Result<Vec<usize>> {
     Ok(numbers.take(8).collect())
 }
 
-/// Has this thread run on that CPU alone.
+/// Has this thread run on that CPU alone, from now on.
 pub(crate) fn move_to(number: usize) -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(number)?;
     sched_setaffinity(Pid::from_raw(0), &cpus).with_context(|| format!("cannot run on CPU {number}"))
 }
 
+/// Lets this thread run where it could before.
+struct Free(CpuSet);
+
+impl Drop for Free {
+    fn drop(&mut self) {
+        if let Err(error) = sched_setaffinity(Pid::from_raw(0), &self.0) {
+            eprintln!("this thread stays on its CPU: {error}");
+        }
+    }
+}
+
+/// True where nothing can be told of several CPUs.
+fn is_alone() -> Result<bool> {
+    let is_alone = numbers()?.len() < 2;
+    if is_alone {
+        skipped("there is one CPU");
+    }
+    Ok(is_alone)
+}
+
 /// Does it for each of `rows` things: for one on every other CPU, then for those that are left on one.
 fn share_out(rows: u32, mut each: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    let _free = Free(sched_getaffinity(Pid::from_raw(0))?);
     let cpus = numbers()?;
     let most = cpus.last().context("no CPU")?;
     for (row, cpu) in (0..).zip(&cpus[..cpus.len() - 1]) {
@@ -54,8 +75,7 @@ fn share_out(rows: u32, mut each: impl FnMut(u32) -> Result<()>) -> Result<()> {
 
 #[test]
 fn packets_in_fragments_are_known_whatever_cpus_they_come_by() -> Result<()> {
-    if numbers()?.len() < 2 {
-        skipped("there is one CPU");
+    if is_alone()? {
         return Ok(());
     }
     Namespace::create("packet")?.run(|| {
@@ -81,8 +101,7 @@ fn packets_in_fragments_are_known_whatever_cpus_they_come_by() -> Result<()> {
 
 #[test]
 fn rows_have_their_room_whatever_cpus_write_them() -> Result<()> {
-    if numbers()?.len() < 2 {
-        skipped("there is one CPU");
+    if is_alone()? {
         return Ok(());
     }
     let bench = Bench::new();
@@ -94,6 +113,14 @@ fn rows_have_their_room_whatever_cpus_write_them() -> Result<()> {
     })?;
     holds(&bench, "netns_addresses_v4", netns_addresses::CAPACITY, |row| {
         (Netns::from(row), Ip4::from(row.to_be_bytes()))
+    })?;
+    // There is no room besides for the 128 free rows with each other CPU.
+    let others = numbers()?.len() as u32 - 1;
+    let held = HELD_CAPACITY.saturating_sub(others * 128).max(others + 1);
+    holds(&bench, "held_fragments", held, |row| {
+        let mut key = [0_u8; size_of::<HeldKey>()];
+        key[..4].copy_from_slice(&row.to_ne_bytes());
+        (key, [0_u8; size_of::<HeldFragment>()])
     })
 }
 
