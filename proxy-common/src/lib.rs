@@ -23,6 +23,7 @@ pub mod maps;
 pub mod packet;
 pub mod proto;
 pub mod tuple;
+mod weighted_sum;
 
 pub use addr::{Addr, Ip4, Ip6};
 pub use drop_reason::DropReason;

@@ -28,6 +28,7 @@ use proxy_common::{
         frontends::{self, Frontend, FrontendKey},
         held_ports::{self, HeldPorts, HeldPortsKey},
         netns_addresses::{self, Netns},
+        next_hops::{self, NextHop},
         node_addresses, service_cidrs,
         service_drops::{self, ServiceDropKey},
         services::{self, ServiceRow},
@@ -52,10 +53,11 @@ pub use self::{
         found_row, other_row, take_place,
     },
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
+    hops::{copy_next_hop, put_next_hop, routes},
     peers::{put_socket_peer, socket_peer},
     room::{
-        Room, Turn, carried, found, frontend_room, new_key, new_row, other, parsed, ports_key, put_refusal,
-        read_anew, refusal, room, search, step, turn,
+        Room, Turn, carried, found, frontend_room, new_key, new_row, next_hop, other, parsed, ports_key,
+        put_refusal, read_anew, refusal, room, search, step, turn,
     },
     sticky::{affinity, claim_affinity, claim_netns_address, netns_address},
     sweep::{Others, SweepRoom, copy_swept, in_sweep_room, sweep},
@@ -67,6 +69,7 @@ mod count;
 mod datagrams;
 mod flows;
 mod fragment;
+mod hops;
 mod peers;
 mod room;
 mod sticky;
@@ -176,6 +179,10 @@ family! { Ip6:
 
 #[btf_map]
 static DEVICES: HashMap<u32, Device, { devices::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+static NEXT_HOPS: Array<NextHop, { next_hops::CAPACITY as usize }, MMAPABLE> = Array::new();
+#[btf_map]
+static ROUTES: Array<u64, 1, MMAPABLE> = Array::new();
 #[btf_map]
 static SETTINGS: Array<Settings, 1> = Array::new();
 #[btf_map]

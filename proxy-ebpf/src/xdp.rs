@@ -12,7 +12,10 @@ use proxy_common::{DropReason, Ip4, Ip6, maps::devices::flags, packet::Wire as _
 use crate::{
     maps,
     packet::{Frame, Framing, Packet as _, Tagged, Untagged},
-    pipeline::driver::{Forwarded, forward},
+    pipeline::{
+        Family,
+        driver::{Forwarded, forward},
+    },
 };
 
 /// XDP may be on virtual cables. Set when the program is loaded; zero costs nothing.
@@ -35,21 +38,26 @@ pub fn shunt_xdp(ctx: XdpContext) -> u32 {
 
 #[inline(always)]
 fn by_family<F: Framing>(frame: &Frame<F>) -> u32 {
-    let forwarded = match frame.ether_type() {
-        Ip4::ETHER_TYPE => forward::<F, Ip4>(frame),
-        Ip6::ETHER_TYPE => forward::<F, Ip6>(frame),
-        _ => return XDP_PASS,
-    };
-    act(frame.ifindex(), &forwarded)
+    match frame.ether_type() {
+        Ip4::ETHER_TYPE => forwarded::<F, Ip4>(frame),
+        Ip6::ETHER_TYPE => forwarded::<F, Ip6>(frame),
+        _ => XDP_PASS,
+    }
+}
+
+/// Not inlined: the stack has no room for that of all framings and families side by side.
+#[inline(never)]
+fn forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> u32 {
+    act(frame.ifindex(), forward::<F, A>(frame))
 }
 
 #[inline(always)]
-fn act(own: u32, forwarded: &Forwarded) -> u32 {
-    if forwarded.spoilt {
+fn act(own: u32, forwarded: Forwarded) -> u32 {
+    if forwarded.is_spoilt() {
         maps::count_drop(DropReason::RewriteFailed);
         return XDP_ABORTED;
     }
-    match forwarded.ifindex {
+    match forwarded.ifindex() {
         0 => XDP_PASS,
         ifindex if ifindex == own && !is_cable(own) => XDP_TX,
         // SAFETY: the helper only notes the device; the kernel checks it when the program has ended.

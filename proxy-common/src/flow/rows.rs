@@ -155,6 +155,28 @@ impl<A: Addr> CtEntry<A> {
         self.other_port != 0
     }
 
+    /// Makes `last` what packets of `proto` are in the end that this row meets first, if nothing comes in between. False
+    /// if too little is known.
+    #[inline(always)]
+    pub fn write_last(&self, proto: u8, last: &mut Tuple<A>) -> bool {
+        if self.role == Role::REV_SNAT.0 {
+            *last = Tuple {
+                src: self.other_addr,
+                dst: self.dst,
+                sport: self.other_port,
+                dport: self.other_client_port,
+                proto,
+            };
+            return self.other_port != 0;
+        }
+        *last = self.target(proto);
+        if !self.has_next() {
+            return self.role == Role::DNAT.0;
+        }
+        (last.src, last.sport) = (self.other_addr, self.other_port);
+        self.other_port != 0
+    }
+
     /// What the client sends, of a row behind the frontend whose packets from `client` are of `proto`.
     #[inline(always)]
     pub fn original(&self, client: A, proto: u8) -> Tuple<A> {

@@ -30,6 +30,7 @@ use super::{assert_size, pod};
 use crate::{
     addr::{Addr, Ip4, Ip6},
     tuple::Tuple,
+    weighted_sum::WeightedSum,
 };
 
 /// Default number of rows per family.
@@ -125,7 +126,7 @@ impl<A: Addr> CtKey<A> {
             );
         }
         sum.add(u64::from(row.sport) << 16 | u64::from(row.dport));
-        sum.end()
+        (sum.end() >> 48) as u16
     }
 
     /// The tuple without the hook.
@@ -186,7 +187,9 @@ pub struct CtEntry<A> {
     pub other_port: u16,
     /// Behind the frontend: the client's own port.
     pub other_client_port: u16,
-    /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet.
+    /// For [`Role::REV_HOST`]: the interface whose ingress takes the packet. For rows that a driver goes by: where it
+    /// sends frames, a place in [`next_hops`](super::next_hops) and a tag. Rows are carried from layout to layout by
+    /// this name.
     pub ifindex: u32,
     #[cfg(feature = "next-layout")]
     #[doc(hidden)]
@@ -233,42 +236,6 @@ impl<A: Addr> CtEntry<A> {
         self.src = target.src;
         self.dst = target.dst;
         (self.sport, self.dport) = (target.sport, target.dport);
-    }
-}
-
-/// A sum of words, each times a number of its own, so that the processor need not wait for one product to begin with
-/// the next.
-#[derive(Default)]
-struct WeightedSum {
-    sum: u64,
-    words: u32,
-}
-
-impl WeightedSum {
-    #[inline(always)]
-    fn add(&mut self, word: u64) {
-        // Positive as a signed number of 32 bits, which the kernel's multiplication takes as it is.
-        let weight = (0x9e37_79b1_u32.wrapping_mul(2 * self.words + 1) >> 1) | 1;
-        self.sum = self.sum.wrapping_add(word.wrapping_mul(weight.into()));
-        self.words += 1;
-    }
-
-    /// # Safety
-    /// There are so many aligned words.
-    #[inline(always)]
-    unsafe fn add_all(&mut self, words: *const u64, count: usize) {
-        let mut i = 0;
-        while i < count {
-            // SAFETY: the caller's.
-            self.add(unsafe { *words.add(i) });
-            i += 1;
-        }
-    }
-
-    /// The upper bits of a product tell most of its factors.
-    #[inline(always)]
-    fn end(self) -> u16 {
-        (self.sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::{
     assert_size,
-    conntrack::{CtEntry, Role},
+    conntrack::{CtEntry, Role, flags},
     pod,
 };
 
@@ -55,15 +55,19 @@ impl<A> CtEntry<A> {
         if service == 0 { None } else { Some(CounterKey { service, backend, kind: u32::from(kind) }) }
     }
 
-    /// What the row adds to the traffic of its connection. The rows of second steps count the same
-    /// packets once more.
+    /// What the row adds to the traffic of its connection: that of the row that packets meet first, from either side.
+    /// Rows behind that count those of the same packets that meet them; what a driver sends on mostly does not.
     #[inline(always)]
     pub fn traffic(&self) -> Traffic {
         let Self { packets, bytes, .. } = *self;
         let role = Role(self.role);
+        let is_masqueraded = self.flags & flags::SNAT != 0;
         if role.is_primary() {
             Traffic { in_packets: packets, in_bytes: bytes, ..Traffic::default() }
-        } else if role == Role::REV_DNAT || role == Role::REV_HOST {
+        } else if role == Role::REV_SNAT
+            || role == Role::REV_HOST
+            || (role == Role::REV_DNAT && !is_masqueraded)
+        {
             Traffic { out_packets: packets, out_bytes: bytes, ..Traffic::default() }
         } else {
             Traffic::default()

@@ -22,6 +22,7 @@ pub mod fragments;
 pub mod frontends;
 pub mod held_ports;
 pub mod netns_addresses;
+pub mod next_hops;
 pub mod node_addresses;
 pub mod service_cidrs;
 pub mod service_drops;
@@ -39,7 +40,7 @@ pub mod tails;
 pub mod transient;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
-pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 9 };
+pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 10 };
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

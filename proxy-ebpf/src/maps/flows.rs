@@ -51,7 +51,12 @@ pub fn conntrack<A: Tables>(key: &CtKey<A>, entry: &mut CtEntry<A>) -> Option<Ro
     // Not from registers, of which there are few.
     room::read_anew();
     // Else it was removed meanwhile, or somebody has written it who does not know how.
-    if is_at { Some(row) } else { None }
+    if !is_at {
+        return None;
+    }
+    // The compiler would put off to ask whether there is one, which the verifier does not follow.
+    // SAFETY: it is the same.
+    Some(Row(unsafe { NonNull::new_unchecked(room::there(row.0.as_ptr())) }))
 }
 
 /// The same where the stack has no room for it.
@@ -187,6 +192,13 @@ impl<A: Tables> Row<A> {
     fn state(entry: &mut CtEntry<A>) -> u64 {
         // SAFETY: an aligned word of the entry. Volatile, as it was written by its parts.
         unsafe { Self::state_of(entry).read_volatile() }
+    }
+
+    /// Writes where packets go. What is said of a row that has taken the place since is not so, which it shows.
+    #[inline(always)]
+    pub fn go_out(self, out: u32) {
+        // SAFETY: an aligned word of the row.
+        unsafe { (&raw mut (*self.0.as_ptr()).ifindex).write_volatile(out) };
     }
 
     /// Names the source that the backend sees, in the copy and the row. It is a hint: who finds another row by it looks

@@ -10,6 +10,7 @@ use proxy_common::{
         counters::{CounterKey, Traffic},
         frontends::Frontend,
         held_ports::HeldPortsKey,
+        next_hops::NextHop,
     },
     packet::Parsed,
 };
@@ -36,6 +37,8 @@ pub struct Room<A> {
     pub parsed: Parsed<A>,
     /// What the packet is at another step of its translation than the one in `parsed`.
     pub step: Tuple<A>,
+    /// Where it goes from there, by a driver.
+    pub hop: NextHop,
     frontend: Frontend,
 }
 
@@ -100,6 +103,8 @@ parts! {
     asked = asked: CtKey<A>;
     /// What the packet is at another step of its translation.
     step = step: Tuple<A>;
+    /// The next hop of a frame that a driver sends on.
+    hop = next_hop: NextHop;
     /// The search for a source port.
     search = search: Search;
     /// Room for the key of what is known of source ports.
@@ -118,7 +123,7 @@ parts! {
 
 /// Has the compiler compute with a pointer only where it is known that there is one: the verifier refuses the rest.
 #[inline(always)]
-fn there<T>(mut pointer: *mut T) -> *mut T {
+pub(super) fn there<T>(mut pointer: *mut T) -> *mut T {
     // SAFETY: it does nothing.
     unsafe { asm!("{0} = {0}", inout(reg) pointer, options(readonly, nostack, preserves_flags)) };
     pointer

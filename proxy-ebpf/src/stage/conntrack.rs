@@ -2,7 +2,7 @@
 
 use aya_ebpf::helpers::generated as helper;
 use proxy_common::{
-    Tuple, flow,
+    flow,
     maps::{
         conntrack::{CtEntry, INGRESS, RESOLUTION_NS, Role, Ticks, flags},
         events::Hook,
@@ -80,7 +80,7 @@ const LOST: u32 = 6;
 global_by_family! {
     fn find_in_room(hook: u32, in_driver: u32, packets: u32, bytes: u32) = look
         as shunt_find_row4, shunt_find_row6;
-    fn follow_in_room(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) = look_next
+    fn follow_in_room(hook: u32, tcp_flags: u32, bytes: u32) = look_next
         as shunt_next_row4, shunt_next_row6;
 }
 
@@ -116,7 +116,7 @@ fn look<A: Tables>(hook: u32, in_driver: u32, packets: u32, bytes: u32) -> u32 {
 
 /// Copies the row that the packet in the room meets next there.
 #[inline(always)]
-fn look_next<A: Tables>(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) -> u32 {
+fn look_next<A: Tables>(hook: u32, tcp_flags: u32, bytes: u32) -> u32 {
     let Some(Room { key, step, found: entry, .. }) = maps::room::<A>() else { return UNFINISHED };
     let hook = hook as u8;
     key.set(step, hook);
@@ -124,7 +124,7 @@ fn look_next<A: Tables>(hook: u32, tcp_flags: u32, packets: u32, bytes: u32) -> 
     if is_due(entry) && !lost::is_whole(row, entry, step, hook, key) {
         return UNFINISHED;
     }
-    touch(packets, bytes, row, entry, tcp_flags as u8);
+    touch(1, bytes, row, entry, tcp_flags as u8);
     FOUND
 }
 
@@ -137,19 +137,17 @@ pub fn is_known<A: Tables>(parsed: &Parsed<A>, role: Role) -> bool {
     entry.role == role.0 && !over::is_over(entry, parsed, key)
 }
 
-/// A copy of the row of the next step of a packet that has become `tuple`, under the driver.
+/// A copy of the row of the next step of a packet, which the room says, under the driver.
 ///
 /// # Errors
 /// When rows of its connection are missing, which the tc program finds again.
 #[inline(always)]
 pub fn follow<A: Tables>(
-    arrival: &Arrival,
-    tuple: &Tuple<A>,
     hook: u8,
     tcp_flags: u8,
+    bytes: u32,
 ) -> Result<Option<&'static mut CtEntry<A>>, Unfinished> {
-    *maps::step().ok_or(Unfinished)? = *tuple;
-    match follow_in_room::<A>(hook.into(), tcp_flags.into(), arrival.packets, arrival.bytes) {
+    match follow_in_room::<A>(hook.into(), tcp_flags.into(), bytes) {
         NONE => Ok(None),
         FOUND => Ok(maps::found()),
         _ => Err(Unfinished),

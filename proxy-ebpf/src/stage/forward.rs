@@ -2,7 +2,7 @@
 
 use proxy_common::{
     DropReason,
-    maps::devices,
+    maps::{devices, next_hops::NextHop},
     packet::headers::{Macs, Vlan},
 };
 
@@ -16,47 +16,52 @@ use crate::{
 };
 use proxy_common::packet::Bytes as _;
 
-/// Where a frame can be sent at once.
-#[derive(Clone, Copy)]
-pub struct Way {
-    /// The device that sends the frame; 0 if there is no such way.
-    pub ifindex: u32,
-    /// VLAN id, 0 without a tag.
-    pub vlan: u16,
-}
-
-/// The device for `route`, if it takes frames from this hook: the one the frame came in by,
-/// or one that sends what others redirect to it. The frame must have the tag it needs there.
+/// The next hop of `route` for a frame that came in to `macs`, if the device takes frames from this hook: the one the
+/// frame came in by, or one that sends what others redirect to it. The frame must have the tag it needs there. Else it
+/// has no device.
 #[inline(always)]
-pub fn way<F: Framing>(frame: &Frame<F>, route: &Route) -> Way {
-    const NONE: Way = Way { ifindex: 0, vlan: 0 };
-    if route.answer != Answer::Reachable {
-        return NONE;
-    }
+pub fn next_hop<F: Framing>(frame: &Frame<F>, macs: &Macs, route: &Route) -> NextHop {
     let own = frame.ifindex();
-    if !F::TAGGED && route.ifindex == own {
-        return Way { ifindex: own, vlan: 0 };
+    let mut hop = NextHop {
+        in_ifindex: own,
+        ifindex: 0,
+        own: macs.dst,
+        src: route.src_mac,
+        dst: route.dst_mac,
+        vlan: 0,
+        mtu: route.mtu as u16,
+        tagged: F::TAGGED.into(),
+    };
+    if route.answer != Answer::Reachable {
+        return hop;
     }
-    let Some(device) = maps::device(route.ifindex) else { return NONE };
+    if !F::TAGGED && route.ifindex == own {
+        hop.ifindex = own;
+        return hop;
+    }
+    let Some(device) = maps::device(route.ifindex) else { return hop };
     let (ifindex, flags) = if device.vlan == 0 {
         (route.ifindex, device.flags)
     } else {
         (device.parent, maps::device(device.parent).map_or(0, |parent| parent.flags))
     };
     let sends = ifindex == own || flags & devices::flags::XDP_XMIT != 0;
-    if sends && F::TAGGED == (device.vlan != 0) { Way { ifindex, vlan: device.vlan } } else { NONE }
+    if sends && F::TAGGED == (device.vlan != 0) {
+        (hop.ifindex, hop.vlan) = (ifindex, device.vlan);
+    }
+    hop
 }
 
 /// Addresses the frame to the next hop, one hop older.
 #[inline(always)]
-pub fn address<F: Framing, A: Network>(frame: &Frame<F>, route: &Route, way: Way) -> Result<(), DropReason> {
+pub fn address<F: Framing, A: Network>(frame: &Frame<F>, hop: &NextHop) -> Result<(), DropReason> {
     A::age(frame)?;
-    frame.write(0, &Macs { dst: route.dst_mac, src: route.src_mac })?;
+    frame.write(0, &Macs { dst: hop.dst, src: hop.src })?;
     if F::TAGGED {
         const PRIORITY: u16 = 0xf000;
         let at = size_of::<Macs>() + size_of::<u16>();
         let tag = frame.read::<Vlan>(at).ok_or(DropReason::RewriteFailed)?;
-        let tci = (u16::from_be(tag.tci) & PRIORITY) | way.vlan;
+        let tci = (u16::from_be(tag.tci) & PRIORITY) | hop.vlan;
         frame.write(at, &Vlan { tci: tci.to_be(), ..tag })?;
     }
     Ok(())

@@ -16,6 +16,7 @@ pub mod lookup;
 pub mod lost;
 pub mod nat;
 pub mod network;
+pub mod next_hop;
 pub mod output;
 pub mod over;
 pub mod ports;

@@ -38,8 +38,9 @@ pub fn is_over<A: Tables>(entry: &CtEntry<A>, parsed: &Parsed<A>, key: &mut CtKe
     }
 }
 
+/// True if the row leads to a backend that is not there any more.
 #[inline(always)]
-fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
+pub fn backend_is_gone<A: Tables>(entry: &CtEntry<A>) -> bool {
     maps::backend::<A>(entry.backend).is_none_or(|b| b.addr != entry.dst || b.port != entry.dport)
 }
 

@@ -16,7 +16,7 @@ pub struct Route {
     pub answer: Answer,
     /// The device it leaves by, if there is a way.
     pub ifindex: u32,
-    /// Largest packet of the way, when `answer` is [`Answer::TooBig`].
+    /// Largest packet of the way, with [`Answer::TooBig`], and with [`Answer::Reachable`] if a length was asked for.
     pub mtu: u32,
     /// Link-layer address of the device, with [`Answer::Reachable`].
     pub src_mac: [u8; 6],

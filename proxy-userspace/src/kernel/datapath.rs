@@ -120,6 +120,7 @@ impl Datapath {
         let no_xdp = match options.xdp {
             XdpPolicy::Off => None,
             _ => object::load_driver(&mut ebpf).err().map(|error| {
+                eprintln!("XDPERR {error:?}");
                 tracing::warn!(%error, "XDP is not used");
                 "the kernel refuses the program; the agent's log has its words".to_owned()
             }),
@@ -151,9 +152,19 @@ impl Datapath {
         Ok(())
     }
 
+    /// There may be programs in drivers.
+    pub fn has_driver(&self) -> bool {
+        self.options.xdp != XdpPolicy::Off && self.no_xdp.is_none()
+    }
+
     /// Rows the maps have room for.
     pub fn capacities(&self) -> Capacities {
         self.options.capacities
+    }
+
+    /// Where its maps are.
+    pub(super) fn pins(&self) -> &Pins {
+        &self.pins
     }
 
     /// The maps, open for writing.

@@ -129,7 +129,7 @@ impl KernelAddr for Ip6 {
     const PINS: FamilyPinsOf = FamilyPinsOf(&V6);
 }
 
-fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedArray<T>, KernelError> {
+pub(super) fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedArray<T>, KernelError> {
     let data = MapData::from_pin(pins.map(name)).map_err(|source| KernelError::Map { name, source })?;
     MappedArray::new(&data)
         .map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })

@@ -20,7 +20,8 @@ use proxy_common::{
 };
 
 use super::{
-    bpf, error::KernelError, family::KernelFamily, hash::HashTable, object, pins::Pins, xdp::XdpStatus,
+    bpf, error::KernelError, family::KernelFamily, hash::HashTable, next_hops::Routes, object, pins::Pins,
+    xdp::XdpStatus,
 };
 use crate::dataplane::{MapError, MapName, MapStore};
 
@@ -31,6 +32,7 @@ pub struct KernelMaps {
     services: HashTable,
     settings: aya::maps::Array<MapData, Settings>,
     devices: HashTable,
+    routes: Routes,
     device_status: HashTable,
     socket_lb_exempt: HashTable,
 }
@@ -50,17 +52,24 @@ impl KernelMaps {
             services: HashTable::open(pins, "services", MapName::Services)?,
             settings,
             devices: HashTable::open(pins, "devices", MapName::Devices)?,
+            routes: Routes::open(pins)?,
             device_status: HashTable::open(pins, "device_status", MapName::DeviceStatus)?,
             socket_lb_exempt: HashTable::open(pins, "socket_lb_exempt", MapName::SocketLbExempt)?,
         })
     }
 
-    /// Makes `devices` hold exactly `rows`.
+    /// Makes `devices` hold exactly `rows`. What drivers remember of next hops is not good any more: none may send
+    /// frames to a device that takes none now.
     ///
     /// # Errors
     /// When a row cannot be read or written.
     pub fn replace_devices(&mut self, rows: &[(u32, Device)]) -> Result<(), MapError> {
-        replace(&mut self.devices, rows)
+        replace(&mut self.devices, rows)?;
+        self.routes.changed().map_err(|error| MapError::Retryable {
+            map: MapName::Devices,
+            what: error.to_string(),
+            source: io::Error::other(error),
+        })
     }
 
     /// Makes `device_status` hold exactly these.

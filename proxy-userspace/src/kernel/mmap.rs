@@ -108,4 +108,12 @@ impl MappedArray<u64> {
             unsafe { AtomicU64::from_ptr(at) }.fetch_or(bits, Ordering::Relaxed);
         })
     }
+
+    /// Adds to an element, as others may at the same time.
+    pub(super) fn add(&mut self, index: u32, more: u64) -> io::Result<()> {
+        self.at(index, |at| {
+            // SAFETY: as in `set_bits`.
+            unsafe { AtomicU64::from_ptr(at) }.fetch_add(more, Ordering::Relaxed);
+        })
+    }
 }

@@ -34,6 +34,7 @@ mod namespaces;
 mod netfilter;
 mod netlink;
 mod netlink_socket;
+mod next_hops;
 mod nf_conntrack;
 mod object;
 mod pinned;

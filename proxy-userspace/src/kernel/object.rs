@@ -83,6 +83,8 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("TRANSIENT_V6", "transient_v6", Some(|c| transient::capacity(c.conntrack))),
     ("TURNS_V4", "turns_v4", None),
     ("TURNS_V6", "turns_v6", None),
+    ("NEXT_HOPS", "next_hops", None),
+    ("ROUTES", "routes", None),
     ("NODE_ADDRS_V4", "node_addresses_v4", None),
     ("NODE_ADDRS_V6", "node_addresses_v6", None),
     ("SERVICE_CIDR_V4", "service_cidrs_v4", None),

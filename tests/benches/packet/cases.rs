@@ -219,9 +219,9 @@ impl<A: KernelAddr> Family<A> {
                 let back = [(INGRESS, Role::DNAT, shown, inside), (EGRESS, Role::SNAT, inside, to)];
                 let forward = self.forward("DNAT, SNAT, routed", [there, back])?;
                 // The other half of a connection whose first half is above would be in the way.
-                let (node, frontend) = ((node, SNAT_PORT + 1), (frontend.0, NODE_PORT));
-                let (reply, unmasked) = (Flow::tcp(backend, node), Flow::tcp(backend, outside));
-                let (answer, away) = (Flow::tcp(frontend, outside), Flow::tcp(frontend, pod));
+                let (masked, frontend) = ((pod.0, SNAT_PORT + 1), (frontend.0, NODE_PORT));
+                let (reply, unmasked) = (Flow::tcp(backend, masked), Flow::tcp(backend, outside));
+                let (answer, away) = (Flow::tcp(frontend, outside), Flow::tcp(frontend, masked));
                 let there =
                     [(INGRESS, Role::REV_SNAT, reply, unmasked), (EGRESS, Role::REV_DNAT, unmasked, answer)];
                 let back = [(INGRESS, Role::REV_SNAT, answer, away), (EGRESS, Role::REV_DNAT, away, reply)];
@@ -259,15 +259,21 @@ impl<A: KernelAddr> Family<A> {
     /// A packet of a known connection, with rows from one tuple to the other and back.
     fn hit(&self, hook: Hook, what: &'static str, role: Role, one: Flow, other: Flow) -> Result<Case> {
         let at = if hook == Hook::Egress { EGRESS } else { INGRESS };
-        self.put(at, role, one, other)?;
-        self.put(at, role, other, one)?;
+        self.put(at, one, self.row(role, other))?;
+        self.put(at, other, self.row(role, one))?;
         Ok(self.same(hook, what, one, other))
     }
 
     /// A packet that is translated twice and sent on, with the rows of both ways.
     fn forward(&self, what: &'static str, ways: [[(u8, Role, Flow, Flow); 2]; 2]) -> Result<Case> {
-        for (hook, role, from, to) in ways.into_iter().flatten() {
-            self.put(hook, role, from, to)?;
+        for [(hook, role, from, step), (next_hook, next_role, _, to)] in ways {
+            let mut first = self.row(role, step);
+            first.flags = flags::SNAT;
+            first.other_addr = (self.addr)(to.src.0);
+            first.other_port = to.src.1;
+            first.other_client_port = if role == Role::REV_SNAT { to.dst.1 } else { 0 };
+            self.put(hook, from, first)?;
+            self.put(next_hook, step, CtEntry { flags: flags::SNAT, ..self.row(next_role, to) })?;
         }
         let [[(_, _, one, _), (_, _, _, other)], _] = ways;
         Ok(self.same(Hook::Xdp, what, one, other).sent())
@@ -283,9 +289,14 @@ impl<A: KernelAddr> Family<A> {
         }
     }
 
-    fn put(&self, hook: u8, role: Role, from: Flow, to: Flow) -> Result<()> {
+    /// What leads to `to`.
+    fn row(&self, role: Role, to: Flow) -> CtEntry<A> {
         let mut row = CtEntry { role: role.0, service: LASTING, ..CtEntry::default() };
         row.set_target(&self.tuple(to));
+        row
+    }
+
+    fn put(&self, hook: u8, from: Flow, row: CtEntry<A>) -> Result<()> {
         let tuple = self.tuple(from);
         // To and fro, each address is now a frontend's, now a backend's.
         for addr in [&tuple.src, &tuple.dst] {
@@ -315,9 +326,7 @@ impl<A: KernelAddr> Family<A> {
     }
 
     fn lasting(&self, hook: u8, role: Role, from: Flow, to: Flow) -> (CtKey<A>, CtEntry<A>) {
-        let flags = flags::SNAT | flags::LASTING;
-        let mut row = CtEntry { role: role.0, flags, service: LASTING, ..CtEntry::default() };
-        row.set_target(&self.tuple(to));
+        let row = CtEntry { flags: flags::SNAT | flags::LASTING, ..self.row(role, to) };
         (CtKey::new(&self.tuple(from), hook), row)
     }
 

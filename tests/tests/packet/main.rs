@@ -22,6 +22,7 @@ mod hooks;
 mod hostile;
 mod icmp_error;
 mod mutated;
+mod next_hop;
 mod ports;
 mod refuse;
 mod reply;

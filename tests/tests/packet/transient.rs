@@ -1,6 +1,7 @@
 //! Floods: connections that are not established, and those that have ended, make room for others, and
 //! established ones for nobody.
 
+use anyhow::{Result, ensure};
 use nix::time::ClockId;
 use proxy_common::{
     DropReason,
@@ -14,7 +15,7 @@ use crate::{
     bench::{BACKEND_ID, Bench, NODE_PORT, Plan, SERVICE_PORT, SHOT, plans},
     connection::{Connection, NewFlow, Row, a_while_later, change, forget, pass, rows},
     frames::{ACK, FIN, Flow, RST, SYN, checked, frame},
-    uplink::on_a_node,
+    uplink::{Uplink, on_a_node},
 };
 
 /// Rows of the table, of each family.
@@ -109,7 +110,7 @@ fn who_asks_during_a_flood_is_answered() {
 fn the_driver_keeps_floods_apart_too() {
     on_a_node(|node| {
         node.bench = Bench::with_conntrack(ROWS);
-        node.bench.maps.replace_devices(&[(node.uplink.ifindex, crate::uplink::Uplink::device())])?;
+        node.bench.maps.replace_devices(&[(node.uplink.ifindex, Uplink::device())])?;
         for plan in plans() {
             let flow = client(&plan, Flow::tcp, 10_000);
             let wire = checked(&node.xdp(&frame(flow, SYN))?.packet);
@@ -138,6 +139,35 @@ fn the_driver_keeps_floods_apart_too() {
         Ok(())
     })
     .expect("a node");
+}
+
+/// The driver notes what ends a connection, although the stack sends it on.
+#[test]
+fn connections_that_the_stack_sends_on_for_the_driver_end_too() -> Result<()> {
+    on_a_node(|node| {
+        node.bench = Bench::with_conntrack(ROWS);
+        node.bench.maps.replace_devices(&[(node.uplink.ifindex, Uplink::device())])?;
+        node.namespace.ip("route add blackhole 10.0.0.0/24\nroute add blackhole fd00:10::/64")?;
+        for plan in plans() {
+            for number in 0..300 {
+                let flow = client(&plan, Flow::tcp, number);
+                let goes_up = |flags| -> Result<Flow> {
+                    let bytes = frame(flow, flags);
+                    let run = node.xdp(&bytes)?;
+                    ensure!(run.packet == bytes, "sent on by the driver");
+                    Ok(checked(&node.tc(&bytes)?.packet))
+                };
+                let wire = goes_up(SYN)?;
+                node.xdp(&frame(wire.reversed(), SYN | ACK))?;
+                goes_up(ACK)?;
+                node.xdp(&frame(wire.reversed(), FIN | ACK))?;
+                goes_up(FIN | ACK)?;
+            }
+            ensure!(rows(&mut node.bench).len() == (OF_ONE * Queue::Ended.places(ROWS)) as usize);
+            forget(&mut node.bench, |_| true);
+        }
+        Ok(())
+    })
 }
 
 #[test]

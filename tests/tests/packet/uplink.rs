@@ -9,7 +9,7 @@ use proxy_common::maps::devices::Device;
 use tests::netns::Namespace;
 
 use crate::{
-    bench::{Bench, plans, v4_of, v6_of},
+    bench::{Bench, Plan, plans, v4_of, v6_of},
     bpf::{self, Kind},
 };
 
@@ -55,9 +55,10 @@ impl Uplink {
 }
 
 /// The programs on such a node.
-pub(crate) struct Node {
+pub(crate) struct Node<'n> {
     pub(crate) bench: Bench,
     pub(crate) uplink: Uplink,
+    pub(crate) namespace: &'n Namespace,
 }
 
 /// Runs `test` on a node of its own.
@@ -67,11 +68,16 @@ pub(crate) fn on_a_node<T: Send>(test: impl FnOnce(&mut Node) -> Result<T> + Sen
         let uplink = Uplink::new(&namespace)?;
         let mut bench = Bench::new();
         bench.maps.replace_devices(&[(uplink.ifindex, Uplink::device())])?;
-        test(&mut Node { bench, uplink })
+        test(&mut Node { bench, uplink, namespace: &namespace })
     })
 }
 
-impl Node {
+impl Node<'_> {
+    /// The next hop to everywhere, in the family of the plan.
+    pub(crate) fn neighbour(&self, plan: &Plan) -> &'static str {
+        if plan.node.is_ipv4() { "192.168.0.9" } else { "2001:db8::9" }
+    }
+
     /// Through one program, as having come in by the uplink.
     pub(crate) fn run(&self, program: &'static str, kind: Kind, frame: &[u8]) -> Result<bpf::Run> {
         let program = self.bench.datapath.program(program)?;

@@ -249,6 +249,8 @@ fn connection<A: MapAddr>(
     let reply = reply(rows, key, entry);
     let last_seen = reply.map_or(0, |r| r.last_seen).max(entry.last_seen);
     let left = entry.role == Role::LEAVE.0;
+    let whole = flow::Connection::of(key, entry, |key| rows.conntrack.get(key));
+    let traffic = whole.as_ref().map(|whole| whole.traffic).unwrap_or_default();
     ConnView {
         service: if entry.service == 0 { String::new() } else { names.of(entry.service) },
         service_id: entry.service,
@@ -261,21 +263,18 @@ fn connection<A: MapAddr>(
         direct_return: entry.role == Role::DSR.0,
         state: state(rows, key, entry),
         idle_seconds: clock.now.saturating_sub(last_seen) / 1_000_000_000,
-        expires_seconds: time_left(rows, key, entry, clock).as_secs(),
+        expires_seconds: whole.map_or(Duration::ZERO, |whole| time_left(&whole, clock)).as_secs(),
         in_packets: entry.packets,
-        out_packets: reply.map_or(0, |reply| reply.packets),
+        out_packets: traffic.out_packets,
         in_bytes: entry.bytes,
-        out_bytes: reply.map_or(0, |reply| reply.bytes),
+        out_bytes: traffic.out_bytes,
     }
 }
 
-/// Time until the connection whose first row is this is forgotten if no packet comes.
-fn time_left<A: MapAddr>(rows: &Rows<A>, key: &CtKey<A>, entry: &CtEntry<A>, clock: &Clock) -> Duration {
-    let connection = flow::Connection::of(key, entry, |key| rows.conntrack.get(key));
-    connection.map_or(Duration::ZERO, |connection| {
-        let silent = Duration::from_nanos(clock.now.saturating_sub(connection.last_seen));
-        Duration::from_secs(connection.timeout(&clock.timeouts.into()).into()).saturating_sub(silent)
-    })
+/// Time until the connection is forgotten if no packet comes.
+fn time_left<A: MapAddr>(connection: &flow::Connection<A>, clock: &Clock) -> Duration {
+    let silent = Duration::from_nanos(clock.now.saturating_sub(connection.last_seen));
+    Duration::from_secs(connection.timeout(&clock.timeouts.into()).into()).saturating_sub(silent)
 }
 
 fn role<A: MapAddr>(entry: &CtEntry<A>) -> &'static str {
