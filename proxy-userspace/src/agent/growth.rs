@@ -10,7 +10,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::{Agent, Sweeper, startup::Logs};
+use super::{
+    Agent, Sweeper,
+    startup::{self, Logs},
+};
 use crate::{
     dataplane::{MapName, Pressure, Reconciler, slots_for_tables},
     kernel::{Capacities, Datapath, KernelError, KernelMaps},
@@ -180,6 +183,7 @@ impl Agent {
     fn follow_datapath(&mut self) -> Result<()> {
         self.sweeper = Sweeper::of(&self.datapath)?;
         self.logs = Logs::follow(&mut self.datapath);
+        self.route_watch = startup::watch_routes(&self.datapath)?;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use super::AgentMetrics;
 use crate::{
     config::{Attach, Config, Current, Logging, Xdp, level_of_verbosity},
     health::Health,
-    kernel::{Capacities, Datapath, DropMetrics, HostPorts, Options, Pins, TcMode, XdpPolicy},
+    kernel::{Capacities, Datapath, DropMetrics, HostPorts, Options, Pins, RouteWatch, TcMode, XdpPolicy},
     logging,
     metrics::{Checks, Debug, Metrics, MetricsServer, Pages},
     model::{DetectLocal, Mode},
@@ -188,6 +188,17 @@ pub(super) fn datapath(config: &Config, capacities: Capacities) -> Result<(Datap
     let mut datapath = Datapath::open(options).context("cannot set up the datapath")?;
     let logs = Logs::follow(&mut datapath);
     Ok((datapath, logs))
+}
+
+/// Keeps good what programs in drivers remember of next hops, where there are any.
+///
+/// # Errors
+/// When changes of routes cannot be watched.
+pub(super) fn watch_routes(datapath: &Datapath) -> Result<Option<RouteWatch>> {
+    if !datapath.has_driver() {
+        return Ok(None);
+    }
+    RouteWatch::start(datapath).map(Some).context("cannot watch the host's routes")
 }
 
 /// Passes on what the programs log, for as long as it is held.

@@ -1,12 +1,16 @@
 //! The program in the drivers' hook: on links that behave as wires, and on those that do not.
 
+use std::time::Duration;
+
 use crate::world::{LINE, Open, answer, soon};
 use anyhow::{Context, Result, ensure};
+use aya::maps::{Array, Map, MapData};
 use proxy_userspace::kernel::{PinnedMaps, Pins, XdpMode, XdpStatus};
 use serde_json::Value;
 use tests::{
     agent::{Agent, SocketLb},
     late,
+    late::until,
     lossless::counts_losses,
     manifests,
     netns::Namespace,
@@ -111,13 +115,88 @@ fn a_connection_changes_between_driver_and_stack() -> Result<()> {
             assert_eq!(connection.outlives(Bulk { up: 100_000, down: 100_000 })?.server, "pod1-1");
             Ok(forwarded(node)? - before)
         };
-        sent_by_the_stack()?;
-        assert_eq!(sent_by_the_stack()?, 0, "{to}: all by the driver");
+        let all_by_the_driver = || {
+            let by_the_stack = sent_by_the_stack()?;
+            ensure!(by_the_stack == 0, late!("{to}: {by_the_stack} by the stack"));
+            Ok(())
+        };
+        soon(all_by_the_driver)?;
         // Only of its family: a late ACK of the other connection would take the stack.
         let family = if to.starts_with('[') { "-6" } else { "-4" };
         node.output("ip", &[family, "neighbour", "flush", "dev", "eth0"])?;
-        assert_ne!(sent_by_the_stack()?, 0, "{to}: none by the stack");
-        assert_eq!(sent_by_the_stack()?, 0, "{to}: the driver takes over");
+        // The agent tells the driver, which else goes by what it remembers.
+        soon(|| {
+            ensure!(sent_by_the_stack()? != 0, late!("{to}: none by the stack"));
+            Ok(())
+        })?;
+        soon(all_by_the_driver)?;
+    }
+    Ok(())
+}
+
+/// What the driver sends does not make the kernel ask whether a neighbour is there yet; the agent does.
+#[test]
+fn neighbours_that_the_driver_sends_to_are_asked_whether_they_are_there() -> Result<()> {
+    let cluster = cluster("native")?;
+    let node = &cluster.nodes[1].host.netns;
+    wait_for(&cluster.nodes[1], "eth0", XdpMode::Native)?;
+    // It is sure for half to one and a half times as long as this: for longer than it waits before it asks, else it
+    // would ask by itself; and asks and is unsure again before the agent looks again.
+    node.sysctl(&[
+        ("ipv4/neigh/eth0/base_reachable_time_ms", "2200"),
+        ("ipv6/neigh/eth0/base_reachable_time_ms", "2200"),
+        ("ipv4/neigh/eth0/delay_first_probe_time", "1"),
+        ("ipv6/neigh/eth0/delay_first_probe_time", "1"),
+    ])?;
+    // What is known keeps the time that it was given.
+    node.output("ip", &["neighbour", "flush", "dev", "eth0"])?;
+    for (_, to) in THROUGH.iter().filter(|(proto, _)| *proto == LINE) {
+        let connection = Open::new(&cluster, Client, to)?;
+        let neighbour = if to.starts_with('[') { "fd00:50::11" } else { "192.168.50.11" };
+        let turns = |wanted: &dyn Fn(&str) -> bool| {
+            until(Duration::from_secs(60), || {
+                assert_eq!(connection.outlives(Bulk { up: 1_000, down: 1_000 })?.server, "pod1-1");
+                let shown = node.output("ip", &["neighbour", "show", neighbour, "dev", "eth0"])?;
+                ensure!(wanted(&shown), late!("{shown}"));
+                Ok(())
+            })
+        };
+        turns(&|shown| shown.contains("STALE")).context("to be unsure of it")?;
+        node.nft(FORWARDED)?;
+        turns(&|shown| shown.contains("lladdr") && !shown.contains("STALE")).context("to ask it")?;
+        assert_eq!(forwarded(node)?, 0, "{to}: by the stack, which asks by itself");
+        node.nft("delete table inet seen")?;
+    }
+    Ok(())
+}
+
+/// What they remember is good until then.
+#[test]
+fn drivers_are_told_when_routes_may_have_changed() -> Result<()> {
+    let cluster = cluster("native")?;
+    let node = &cluster.nodes[1];
+    let pins = Pins::new(node.agent.pins());
+    let told = || -> Result<u64> {
+        let map = Map::Array(MapData::from_pin(pins.map("routes"))?);
+        Ok(Array::<_, u64>::try_from(map)?.get(&0, 0)?)
+    };
+    for change in [
+        "neighbour replace 192.168.50.77 lladdr 02:00:00:00:00:01 dev eth0 nud permanent\n\
+         neighbour replace 192.168.50.77 lladdr 02:00:00:00:00:02 dev eth0 nud permanent",
+        "neighbour delete 192.168.50.77 dev eth0",
+        "route add 192.0.2.0/24 via 192.168.50.77",
+        "route delete 192.0.2.0/24",
+        "route add 2001:db8::/64 dev eth0",
+        "rule add from 192.0.2.1 lookup 77",
+        "rule delete from 192.0.2.1 lookup 77",
+        "link set eth0 mtu 1400",
+    ] {
+        let before = told()?;
+        node.host.netns.ip(change)?;
+        soon(|| {
+            ensure!(told()? > before, late!("{change}: {before}"));
+            Ok(())
+        })?;
     }
     Ok(())
 }
