@@ -37,6 +37,7 @@ impl NextHops {
         let mut addresses = BTreeSet::new();
         for place in 0..self.0.len() {
             let hop = self.0.get(place).map_err(failed)?;
+            // A program that reads half of it, or writes at the same time, finds that it is not what its row names.
             if hop != NextHop::default() {
                 self.0.set(place, NextHop::default()).map_err(failed)?;
             }

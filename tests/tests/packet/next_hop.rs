@@ -20,6 +20,7 @@ use proxy_userspace::{
 use crate::{
     bench::{BACKEND_ID, BACKEND_PORT, NODE_PORT, Plan, plans},
     bpf::Run,
+    connection::forget,
     frames::{ACK, Flow, SYN, checked, frame, transport, with_ip},
     uplink::{MAC, NEIGHBOUR, Node, Uplink, on_a_node},
 };
@@ -230,13 +231,8 @@ fn datagrams_do_not_go_to_a_backend_that_is_gone() -> Result<()> {
         on_a_node(|node| {
             let connection = Forwarded::open(node, &plan, Flow::udp)?;
             connection.exchange(node)?;
-            let gone = |maps: &mut dyn FnMut(u32)| (BACKEND_ID..BACKEND_ID + 3).for_each(maps);
-            let maps = &mut node.bench.maps;
-            if plan.node.is_ipv4() {
-                gone(&mut |id| maps.v4().put_backends(&[(id, Backend::default())]).expect("a row"));
-            } else {
-                gone(&mut |id| maps.v6().put_backends(&[(id, Backend::default())]).expect("a row"));
-            }
+            remove_backends(node.bench.maps.v4())?;
+            remove_backends(node.bench.maps.v6())?;
             let bytes = frame(connection.arrives, 0);
             let run = node.xdp(&bytes)?;
             ensure!(run.verdict == XDP_PASS && run.packet == bytes, "verdict {}", run.verdict);
@@ -246,13 +242,17 @@ fn datagrams_do_not_go_to_a_backend_that_is_gone() -> Result<()> {
     Ok(())
 }
 
+/// Those behind the NodePort.
+fn remove_backends<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Result<()> {
+    let rows = [BACKEND_ID, BACKEND_ID + 1, BACKEND_ID + 2].map(|id| (id, Backend::default()));
+    Ok(maps.put_backends(&rows)?)
+}
+
 /// Replies to a masquerade that another connection has had since are not the earlier client's.
 #[test]
 fn rows_of_another_connection_are_another_connections() -> Result<()> {
     each_connection(|node, plan, connection| {
-        let maps = &mut node.bench.maps;
-        forget_all(maps.v4())?;
-        forget_all(maps.v6())?;
+        forget(&mut node.bench, |_| true);
         // Nothing is left but what is remembered of next hops.
         let run = node.xdp(&frame(connection.wire.reversed(), ACK))?;
         ensure!(run.verdict == XDP_PASS, "verdict {}", run.verdict);
@@ -262,10 +262,4 @@ fn rows_of_another_connection_are_another_connections() -> Result<()> {
         ensure!(wire.dst == (plan.backend, BACKEND_PORT));
         Forwarded { arrives, wire }.exchange(node)
     })
-}
-
-fn forget_all<A: KernelAddr>(maps: &mut impl FamilyMaps<A>) -> Result<()> {
-    let mut keys = Vec::new();
-    maps.each_conntrack(&mut |key, _| keys.push(*key))?;
-    Ok(maps.delete_conntrack(&keys)?)
 }
