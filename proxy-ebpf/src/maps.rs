@@ -257,7 +257,8 @@ pub fn address_bits<A: Tables>(addr: &A) -> u64 {
     bits_of::<A>(Cell::of(addr))
 }
 
-/// What the port may be to us: [`address_filter::flags::NODE_PORT`] or nothing.
+/// What the port may be to us: [`NODE_PORT`](address_filter::flags::NODE_PORT),
+/// [`BACKEND_PORT`](address_filter::flags::BACKEND_PORT).
 #[inline(always)]
 pub fn port_bits<A: Tables>(port: u16) -> u64 {
     bits_of::<A>(Cell::of_port(port))

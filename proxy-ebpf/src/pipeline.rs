@@ -160,7 +160,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> 
     let found = conntrack::find::<P, A>(packet, &Arrival::at(packet, P::ENTRY), INGRESS);
     let Ok(found) = found else { return Ok(Output::CONTINUE) };
     let Some(row) = found else {
-        if open::is_wanted(parsed, true) {
+        if open::is_wanted(parsed, ports.include_frontend(parsed)) {
             let next = if parsed.opens() { Tail::InOpen } else { Tail::InLost };
             return Ok(go_on_in(packet, next).output);
         }
@@ -199,7 +199,7 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> 
     let found = conntrack::find::<P, A>(packet, &Arrival::at(packet, Hook::EGRESS), EGRESS);
     let Ok(found) = found else { return Ok(Output::CONTINUE) };
     let Some(row) = found else {
-        if open::is_wanted(parsed, packet.ingress_ifindex() == 0) {
+        if open::is_wanted(parsed, packet.ingress_ifindex() == 0 && ports.include_frontend(parsed)) {
             let next = if parsed.opens() { Tail::OutOpen } else { Tail::OutLost };
             return Ok(go_on_in(packet, next).output);
         }

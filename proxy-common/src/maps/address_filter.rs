@@ -1,6 +1,6 @@
 //! `address_filter_v4`, `address_filter_v6`: mmapable array of bytes, hash of an address or of a
-//! NodePort → what it may be to us. Most packets have addresses that are nothing: they cost a
-//! look or two at this array instead of one at each table.
+//! port → what it may be to us. Most packets have addresses that are nothing, or ports: they cost
+//! a few looks at this array instead of one at each table.
 //!
 //! A flag is set before the first row that needs it is written, and stays set: connections
 //! outlive the rows that began them. One that is set without need, or for another address
@@ -25,6 +25,8 @@ pub mod flags {
     pub const NODE_PORT: u64 = 32;
     /// It has opened a connection to a backend itself that was given another source port.
     pub const DIRECT: u64 = 64;
+    /// Of a port: a backend has it, and rows of connections to backends with it.
+    pub const BACKEND_PORT: u64 = 128;
 }
 
 /// Bits kept of each hash.
@@ -58,7 +60,7 @@ impl Cell {
         Self::at(hash)
     }
 
-    /// The cell of a NodePort.
+    /// The cell of a port.
     #[inline(always)]
     pub fn of_port(port: u16) -> Self {
         Self::at(mix(0, u32::from(port)))

@@ -90,7 +90,7 @@ fn forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Forwarded> {
 #[inline(never)]
 fn parse<F: Framing, A: Family>(frame: &Frame<F>) -> bool {
     let Some(transport) = A::transport(frame).filter(|t| !t.is_fragment()) else { return false };
-    let ports = may_enter(&transport).to_frontends();
+    let ports = may_enter(&transport).with_rows();
     if ports.is_none() {
         return false;
     }

@@ -3,7 +3,9 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        address_filter::flags::{BACKEND, CLIENT, DIRECT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
+        address_filter::flags::{
+            BACKEND, BACKEND_PORT, CLIENT, DIRECT, FRONTEND, MASQUERADED, NODE, NODE_PORT,
+        },
         frontends::{Frontend, FrontendKey},
         node_addresses::flags::NODE_PORTS,
         settings::flags::SOCKET_LB_PODS,
@@ -28,14 +30,20 @@ impl Ports {
     const ALL: Self = Self(1);
     /// To NodePorts.
     const TO_NODE_PORT: Self = Self(2);
+    /// From the port of a backend.
+    const FROM_BACKEND: Self = Self(4);
+    /// To the port of a backend.
+    const TO_BACKEND: Self = Self(8);
     /// From a client to a backend itself: those that may open a connection.
-    const TO_BACKEND: Self = Self(4);
+    const OPENING: Self = Self(16);
     /// From the host to a backend itself: those that may open a connection by a port of our range.
-    const FROM_OUR_RANGE: Self = Self(8);
+    const FROM_OUR_RANGE: Self = Self(32);
     /// From the host: datagrams by a NodePort.
-    const FROM_NODE_PORT: Self = Self(16);
-    /// To frontends, or replies.
+    const FROM_NODE_PORT: Self = Self(64);
+    /// Those that may be to a frontend.
     const TO_FRONTEND: Self = Self(Self::ALL.0 | Self::TO_NODE_PORT.0);
+    /// To frontends, or between a client and a backend that have rows.
+    const WITH_ROWS: Self = Self(Self::TO_FRONTEND.0 | Self::FROM_BACKEND.0 | Self::TO_BACKEND.0);
 
     #[inline(always)]
     fn has(self, other: Self) -> bool {
@@ -48,10 +56,10 @@ impl Ports {
         Self(self.0 | (other.0 * condition))
     }
 
-    /// True if the packets that they include are neither to a frontend nor replies.
+    /// True if the packets that they include are neither to a frontend nor of a connection that has rows.
     #[inline(always)]
     pub fn are_direct(self) -> bool {
-        self.to_frontends().is_none()
+        self.with_rows().is_none()
     }
 
     #[inline(always)]
@@ -59,33 +67,46 @@ impl Ports {
         self.0 == 0
     }
 
-    /// Without those that are not to a frontend, nor replies.
+    /// Without those that are neither to a frontend nor of a connection that has rows.
     #[inline(always)]
-    pub fn to_frontends(self) -> Self {
-        Self(self.0 & Self::TO_FRONTEND.0)
+    pub fn with_rows(self) -> Self {
+        Self(self.0 & Self::WITH_ROWS.0)
     }
 
     /// False if the packet can be none of ours.
     #[inline(always)]
     pub fn include<A: Tables>(self, parsed: &Parsed<A>) -> bool {
-        self.has(Self::ALL)
-            || (self.has(Self::TO_NODE_PORT) && is_node_port::<A>(parsed.tuple.dport))
-            || self.include_direct(parsed)
+        let Tuple { sport, dport, .. } = parsed.tuple;
+        if self.has(Self::ALL) || (self.has(Self::FROM_BACKEND) && is_port::<A>(sport, BACKEND_PORT)) {
+            return true;
+        }
+        let to = maps::port_bits::<A>(dport);
+        let met = Self::NONE
+            .with(Self::TO_NODE_PORT, bit(to, NODE_PORT))
+            .with(Self::TO_BACKEND, bit(to, BACKEND_PORT));
+        self.has(met) || self.include_direct(parsed)
     }
 
-    /// True for a packet that may meet rows of ours though it is to no frontend, nor a reply.
+    /// True for a packet that may be to a frontend.
+    #[inline(always)]
+    pub fn include_frontend<A: Tables>(self, parsed: &Parsed<A>) -> bool {
+        self.has(Self::ALL) || (self.has(Self::TO_NODE_PORT) && is_port::<A>(parsed.tuple.dport, NODE_PORT))
+    }
+
+    /// True for a packet that may meet rows of ours though it is to no frontend, nor of a connection that has rows.
     #[inline(always)]
     pub fn include_direct<A: Tables>(self, parsed: &Parsed<A>) -> bool {
-        let Tuple { sport, proto, .. } = parsed.tuple;
-        (self.has(Self::TO_BACKEND) && parsed.opens())
-            || (self.has(Self::FROM_OUR_RANGE) && parsed.opens() && is_in_our_range(sport))
-            || (self.has(Self::FROM_NODE_PORT) && proto == proto::UDP && is_node_port::<A>(sport))
+        let Tuple { sport, dport, proto, .. } = parsed.tuple;
+        let by_client = self.has(Self::OPENING) || (self.has(Self::FROM_OUR_RANGE) && is_in_our_range(sport));
+        (by_client && parsed.opens() && is_port::<A>(dport, BACKEND_PORT))
+            || (self.has(Self::FROM_NODE_PORT) && proto == proto::UDP && is_port::<A>(sport, NODE_PORT))
     }
 }
 
+/// True for a port with one of these flags.
 #[inline(always)]
-fn is_node_port<A: Tables>(port: u16) -> bool {
-    maps::port_bits::<A>(port) & NODE_PORT != 0
+fn is_port<A: Tables>(port: u16, flags: u64) -> bool {
+    maps::port_bits::<A>(port) & flags != 0
 }
 
 /// True for a port by which connections are masqueraded.
@@ -110,12 +131,15 @@ pub fn may_enter<A: Tables>(packet: &Transport<A>) -> Ports {
     }
     let from = maps::address_bits(&packet.src);
     let (to_node, to_backend) = (bit(to, NODE), bit(to, BACKEND));
-    let is_reply = to_node & (u8::from(packet.is_fragment()) | bit(from, BACKEND));
+    let by_another_port = to_backend & bit(from, DIRECT);
     let is_client = bit(from, CLIENT) | u8::from(packet.proto == proto::UDP && translates_pods());
+    let is_part = u8::from(packet.is_fragment());
     Ports::NONE
-        .with(Ports::ALL, is_reply | (to_backend & bit(from, DIRECT)))
+        .with(Ports::ALL, is_part & (to_node | by_another_port))
         .with(Ports::TO_NODE_PORT, to_node)
-        .with(Ports::TO_BACKEND, to_backend & is_client)
+        .with(Ports::FROM_BACKEND, to_node & bit(from, BACKEND))
+        .with(Ports::TO_BACKEND, by_another_port)
+        .with(Ports::OPENING, to_backend & is_client)
 }
 
 /// 1 if one of the bits is the flag.
@@ -145,8 +169,10 @@ pub fn may_leave<A: Tables>(packet: &Transport<A>, made_here: bool) -> Ports {
     let held = u8::from(is_part && fragment_may_leave(&packet.src, &packet.dst));
     let in_range = u8::from((made_here || is_part) && in_service_cidr(&packet.dst));
     Ports::NONE
-        .with(Ports::ALL, reply | masqueraded | bit(to, FRONTEND) | in_range | held)
+        .with(Ports::ALL, bit(to, FRONTEND) | in_range | held)
         .with(Ports::TO_NODE_PORT, bit(to, NODE))
+        .with(Ports::FROM_BACKEND, reply)
+        .with(Ports::TO_BACKEND, masqueraded)
         .with(Ports::FROM_OUR_RANGE, from_node & to_backend)
         .with(Ports::FROM_NODE_PORT, from_node & u8::from(packet.proto == proto::UDP))
 }
@@ -167,7 +193,7 @@ pub fn fragment_may_leave<A: Tables>(src: &A, dst: &A) -> bool {
 #[inline(always)]
 pub fn may_connect<A: Tables>(dst: &A, port: u16) -> bool {
     let to = maps::address_bits(dst);
-    to & FRONTEND != 0 || (to & NODE != 0 && is_node_port::<A>(port)) || in_service_cidr(dst)
+    to & FRONTEND != 0 || (to & NODE != 0 && is_port::<A>(port, NODE_PORT)) || in_service_cidr(dst)
 }
 
 #[inline(always)]

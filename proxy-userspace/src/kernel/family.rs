@@ -233,7 +233,7 @@ impl<A: KernelAddr> KernelFamily<A> {
         for id in 0..self.backend_capacity() {
             let backend = self.backend(id)?;
             if backend.flags & PRESENT != 0 {
-                self.address_filter.admit_backend(&backend.addr)?;
+                self.address_filter.admit_backend(&backend.addr, backend.port)?;
             }
         }
         Ok(())
@@ -320,7 +320,7 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_backends(&mut self, rows: &[(u32, Backend<A>)]) -> Result<(), MapError> {
-        rows.iter().try_for_each(|(_, row)| self.address_filter.admit_backend(&row.addr))?;
+        rows.iter().try_for_each(|(_, row)| self.address_filter.admit_backend(&row.addr, row.port))?;
         rows.iter().try_for_each(|(id, row)| self.backends.set(*id, *row)).map_err(fatal(MapName::Backends))
     }
 

@@ -7,7 +7,7 @@ use proxy_common::{
     maps::{
         address_filter::{
             Cell,
-            flags::{BACKEND, CLIENT, DIRECT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
+            flags::{BACKEND, BACKEND_PORT, CLIENT, DIRECT, FRONTEND, MASQUERADED, NODE, NODE_PORT},
         },
         conntrack::{CtEntry, CtKey, INGRESS, Role, flags::SNAT},
         frontends::FrontendKey,
@@ -46,7 +46,8 @@ impl AddressFilter {
     }
 
     /// Has packets from and to a backend looked at.
-    pub(super) fn admit_backend<A: Addr>(&mut self, addr: &A) -> Result<(), MapError> {
+    pub(super) fn admit_backend<A: Addr>(&mut self, addr: &A, port: u16) -> Result<(), MapError> {
+        self.set(Cell::of_port(port), BACKEND_PORT)?;
         self.set(Cell::of(addr), BACKEND)
     }
 
@@ -58,26 +59,26 @@ impl AddressFilter {
             (_, Role::LEAVE | Role::PASS) => Ok(()),
             (_, Role::DIRECT) => {
                 self.set(Cell::of(&key.src), DIRECT)?;
-                self.admit_backend(&key.dst)
+                self.admit_backend(&key.dst, key.dport)
             }
             (INGRESS, Role::REV_SNAT | Role::REV_HOST | Role::REV_DIRECT) => {
-                self.admit_backend(&key.src)?;
+                self.admit_backend(&key.src, key.sport)?;
                 self.admit_node(&key.dst)
             }
             (INGRESS, Role::DNAT) => {
                 // Those of its other rows that the kernel has forgotten are mended by this one.
                 let masked = if entry.flags & SNAT != 0 { MASQUERADED } else { 0 };
                 self.set(Cell::of(&key.src), CLIENT | masked)?;
-                self.admit_backend(&entry.dst)?;
+                self.admit_backend(&entry.dst, entry.dport)?;
                 self.admit_entry(key)
             }
             (INGRESS, _) | (_, Role::HOST) => self.admit_entry(key),
             (_, Role::SNAT) => {
                 self.set(Cell::of(&key.src), MASQUERADED)?;
-                self.admit_backend(&key.dst)
+                self.admit_backend(&key.dst, key.dport)
             }
             _ => {
-                self.admit_backend(&key.src)?;
+                self.admit_backend(&key.src, key.sport)?;
                 self.set(Cell::of(&key.dst), CLIENT)
             }
         }

@@ -13,7 +13,10 @@ use anyhow::Result;
 use proxy_common::{
     Tuple, checksum, hash,
     maps::{
-        address_filter::Cell,
+        address_filter::{
+            Cell,
+            flags::{BACKEND, CLIENT, NODE},
+        },
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
     },
 };
@@ -29,6 +32,9 @@ use crate::{
 const PORT: u16 = 40000;
 /// A port that the datapath might have chosen for it.
 const SNAT_PORT: u16 = 20000;
+
+/// Of VXLAN (RFC 7348 §5).
+const TUNNEL_PORT: u16 = 4789;
 
 const XDP_TX: i32 = 3;
 
@@ -185,12 +191,14 @@ impl<A: KernelAddr> Family<A> {
         let other = Flow::tcp(pod, (stranger, SERVICE_PORT));
         let (hidden, shown) = (Flow::tcp(outside, backend), Flow::tcp(masked, backend));
         let strange = self.same(hook, "not a service's", other, other);
+        let tunnelled = self.tunnelled(hook)?;
         Ok(match hook {
             Hook::Ingress => {
                 let (to, inside) = (Flow::tcp(pod, frontend), Flow::tcp(pod, backend));
                 let (back, unmasked) = (shown.reversed(), hidden.reversed());
                 vec![
                     strange,
+                    tunnelled,
                     self.hit(hook, "DNAT", Role::DNAT, to, inside)?,
                     self.hit(hook, "reply, SNAT undone", Role::REV_SNAT, back, unmasked)?,
                     self.opening(hook, "new connection", to, inside),
@@ -205,6 +213,7 @@ impl<A: KernelAddr> Family<A> {
                 let dense = self.opening(hook, "the same, 28,000 ports held", datagram, sent);
                 vec![
                     strange,
+                    tunnelled,
                     self.hit(hook, "SNAT", Role::SNAT, hidden, shown)?,
                     self.hit(hook, "reply, DNAT undone", Role::REV_DNAT, reply, back)?,
                     Case { after_ingress: true, ..first },
@@ -235,9 +244,21 @@ impl<A: KernelAddr> Family<A> {
                 let masked =
                     self.opening(hook, "new connection, SNAT, routed", Flow::tcp(outside, node_port), shown);
                 let route = Case { subject: Subject::Route, what: "a route lookup alone", ..strange.clone() };
-                vec![route, strange, forward, reply, plain.sent(), masked.sent()]
+                vec![route, strange, tunnelled, forward, reply, plain.sent(), masked.sent()]
             }
         })
+    }
+
+    /// A packet between this node and another, on both of which there are backends and clients.
+    fn tunnelled(&self, hook: Hook) -> Result<Case> {
+        let [own, other] = [100, 101].map(|number| nth_neighbour(self.plan.node, number));
+        for (addr, bits) in [(own, NODE | BACKEND | CLIENT), (other, BACKEND | CLIENT)] {
+            let Cell { word, shift } = Cell::of(&(self.addr)(addr));
+            bpf::put(self.filter.as_fd(), &word, &(bits << shift))?;
+        }
+        let (from, to) = if hook == Hook::Egress { (own, other) } else { (other, own) };
+        let flow = Flow::udp((from, PORT), (to, TUNNEL_PORT));
+        Ok(self.same(hook, "of a tunnel", flow, flow))
     }
 
     /// A packet that is the same after every run, or after every second.

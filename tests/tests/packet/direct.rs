@@ -46,6 +46,35 @@ fn the_later_of_two_gets_another_port() {
     }
 }
 
+/// No connection of ours could have the same tuple: nothing is kept of it, however many there are.
+#[test]
+fn one_to_another_port_than_the_backends_is_nobodys_business() {
+    const OTHER_PORT: u16 = BACKEND_PORT + 1000;
+    let mut bench = Bench::new();
+    for plan in plans() {
+        for new in TRANSPORTS {
+            let (service, direct) = pair(&plan, new);
+            let other = Flow { dst: (plan.backend, OTHER_PORT), ..direct };
+            exchange(&mut bench, service, SYN, SYN | ACK);
+            let rows = row_count(&mut bench);
+            assert_eq!(exchange(&mut bench, other, SYN, SYN | ACK), other);
+            let to_node = Flow { src: (plan.node, SNAT_PORTS.start), ..other };
+            assert_eq!(bench.leaves(to_node, SYN), to_node);
+            assert_eq!(bench.enters(to_node.reversed(), SYN | ACK), to_node.reversed());
+            assert_eq!(row_count(&mut bench), rows, "{other:?}");
+            assert_eq!(exchange(&mut bench, service, ACK, ACK), direct);
+        }
+    }
+}
+
+/// Rows of connections, of both families.
+fn row_count(bench: &mut Bench) -> usize {
+    let mut count = 0;
+    bench.maps.v4().each_conntrack(&mut |_, _| count += 1).expect("rows");
+    bench.maps.v6().each_conntrack(&mut |_, _| count += 1).expect("rows");
+    count
+}
+
 #[test]
 fn one_by_another_port_ends_and_comes_again() {
     let mut bench = Bench::new();
