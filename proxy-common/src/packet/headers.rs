@@ -96,8 +96,8 @@ headers! {
     /// IPv6 and ICMPv6 header of an answer.
     struct Icmp6Answer { ip: Ipv6, icmp: Icmp } = 48;
 
-    /// Both addresses of an IPv4 header.
-    struct Addrs4 { src: Ip4, dst: Ip4 } = 8;
+    /// An IPv4 header from its TTL on.
+    struct Ipv4Rest { ttl: u8, proto: u8, checksum: u16, src: Ip4, dst: Ip4 } = 12;
 
     /// Both addresses of an IPv6 header.
     struct Addrs6 { src: Ip6, dst: Ip6 } = 32;

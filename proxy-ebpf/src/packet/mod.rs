@@ -59,8 +59,6 @@ pub trait Packet: Bytes {
     /// Overwrites bytes that no Internet checksum of the kernel's bookkeeping covers, or
     /// whose change another call accounts for.
     fn write<T: headers::Header>(&self, offset: usize, header: &T) -> Result<(), DropReason>;
-    /// Adds `diff` to an IPv4 header checksum.
-    fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason>;
     /// Mends a TCP or UDP checksum.
     fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason>;
     /// Opens `len` bytes between the link-layer header and what follows, for an outer IP header

@@ -166,12 +166,6 @@ impl<L: Link> Packet for Skb<L> {
     }
 
     #[inline(always)]
-    fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason> {
-        // SAFETY: the helper checks the offset.
-        ok(unsafe { helper::bpf_l3_csum_replace(self.skb, offset as u32, 0, u64::from(diff), 0) })
-    }
-
-    #[inline(always)]
     fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason> {
         let zero = if change.zero_is_none { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
         // SAFETY: the helper checks the offset.

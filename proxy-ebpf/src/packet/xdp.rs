@@ -164,12 +164,6 @@ impl<F: Framing> Packet for Frame<F> {
     }
 
     #[inline(always)]
-    fn update_l3_checksum(&self, offset: usize, diff: u32) -> Result<(), DropReason> {
-        let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
-        self.write(offset, &checksum::update(field, diff))
-    }
-
-    #[inline(always)]
     fn update_l4_checksum(&self, offset: usize, change: L4Change) -> Result<(), DropReason> {
         let field = self.read::<u16>(offset).ok_or(DropReason::RewriteFailed)?;
         let updated = checksum::update_transport(field, change.addresses, change.ports, change.zero_is_none);

@@ -7,7 +7,7 @@ use proxy_common::{
     Addr, DropReason, Ip4, Ip6, Tuple, checksum,
     packet::{
         Transport, Wire,
-        headers::{Addrs4, Addrs6, Icmp, Icmp4Answer, Icmp6Answer, Ipv4, Ipv6},
+        headers::{Addrs6, Icmp, Icmp4Answer, Icmp6Answer, Ipv4, Ipv4Rest, Ipv6},
     },
     proto,
 };
@@ -102,8 +102,7 @@ impl Network for Ip4 {
 
     #[inline(always)]
     fn write_addresses<P: Packet>(packet: &P, tuple: &Tuple<Self>, diff: u32) -> Result<(), DropReason> {
-        packet.update_l3_checksum(P::L2_LEN + 10, diff)?;
-        packet.write(P::L2_LEN + 12, &Addrs4 { src: tuple.src, dst: tuple.dst })
+        write_rest(packet, P::L2_LEN, tuple, diff)
     }
 
     #[inline(always)]
@@ -113,9 +112,7 @@ impl Network for Ip4 {
         tuple: &Tuple<Self>,
         diff: u32,
     ) -> Result<u32, DropReason> {
-        let old = packet.read::<u16>(at + 10).ok_or(DropReason::RewriteFailed)?;
-        packet.write(at + 10, &checksum::update(old, diff))?;
-        packet.write(at + 12, &Addrs4 { src: tuple.src, dst: tuple.dst })?;
+        write_rest(packet, at, tuple, diff)?;
         // What the addresses add, the checksum takes away.
         Ok(0)
     }
@@ -197,11 +194,11 @@ impl Network for Ip4 {
     #[inline(always)]
     fn age<P: Packet>(packet: &P) -> Result<(), DropReason> {
         let at = P::L2_LEN + offset_of!(Ipv4, ttl);
-        let [ttl, proto] = packet.read::<u16>(at).ok_or(DropReason::RewriteFailed)?.to_ne_bytes();
-        let word = |ttl| u16::from_ne_bytes([ttl, proto]);
-        let diff = checksum::diff(&[u32::from(word(ttl))], &[u32::from(word(ttl.wrapping_sub(1)))]);
-        packet.update_l3_checksum(P::L2_LEN + offset_of!(Ipv4, checksum), diff)?;
-        packet.write(at, &word(ttl.wrapping_sub(1)))
+        let old = packet.read::<Ipv4Rest>(at).ok_or(DropReason::RewriteFailed)?;
+        let ttl = old.ttl.wrapping_sub(1);
+        let word = |ttl| u32::from(u16::from_ne_bytes([ttl, old.proto]));
+        let diff = checksum::diff(&[word(old.ttl)], &[word(ttl)]);
+        packet.write(at, &Ipv4Rest { ttl, checksum: checksum::update(old.checksum, diff), ..old })
     }
 
     #[inline(always)]
@@ -210,6 +207,16 @@ impl Network for Ip4 {
         params.__bindgen_anon_3.ipv4_src = src.words()[0];
         params.__bindgen_anon_4.ipv4_dst = dst.words()[0];
     }
+}
+
+/// Writes the addresses into the header at `at`, whose sum changes by `diff`: by one call of the kernel, with the
+/// checksum before them. What the one adds, the other takes away, so that sums of the whole packet stay.
+#[inline(always)]
+fn write_rest<P: Packet>(packet: &P, at: usize, tuple: &Tuple<Ip4>, diff: u32) -> Result<(), DropReason> {
+    let at = at + offset_of!(Ipv4, ttl);
+    let old = packet.read::<Ipv4Rest>(at).ok_or(DropReason::RewriteFailed)?;
+    let checksum = checksum::update(old.checksum, diff);
+    packet.write(at, &Ipv4Rest { checksum, src: tuple.src, dst: tuple.dst, ..old })
 }
 
 impl Network for Ip6 {
