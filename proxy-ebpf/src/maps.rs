@@ -7,7 +7,8 @@ use core::arch::asm;
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     btf_maps::{
-        Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, SkStorage, lpm_trie::Key,
+        Array, HashMap, LpmTrie, LruHashMap, LruPerCpuHashMap, PerCpuArray, PerCpuHashMap, ProgramArray,
+        RingBuf, SkStorage, lpm_trie::Key,
     },
     helpers::generated as helper,
     macros::btf_map,
@@ -90,7 +91,7 @@ type Affinities<A> = LruHashMap<AffinityKey<A>, Affinity, { affinity::CAPACITY a
 type SourceRanges<A> = LpmTrie<ServiceAddr<A>, u32, { source_ranges::CAPACITY as usize }>;
 type Fragments<A> = LruHashMap<FragmentKey<A>, FragmentRow<A>, { fragments::CAPACITY as usize }>;
 type HeldPortsTable<A> = LruHashMap<HeldPortsKey<A>, HeldPorts, { held_ports::CAPACITY as usize }>;
-type Opened = HashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
+type Opened = PerCpuHashMap<CounterKey, u64, { counters::CAPACITY as usize }, NO_PREALLOC>;
 type Rooms<A> = PerCpuArray<Room<A>, 1>;
 type SweepRooms<A> = PerCpuArray<SweepRoom<A>, 1>;
 type TrafficTable = HashMap<CounterKey, Traffic, { counters::CAPACITY as usize }, NO_PREALLOC>;
@@ -188,8 +189,8 @@ static SETTINGS: Array<Settings, 1> = Array::new();
 #[btf_map]
 static DROPS: PerCpuArray<u64, { DropReason::ALL.len() }> = PerCpuArray::new();
 #[btf_map]
-static SERVICE_DROPS: LruHashMap<ServiceDropKey, u64, { service_drops::CAPACITY as usize }> =
-    LruHashMap::new();
+static SERVICE_DROPS: LruPerCpuHashMap<ServiceDropKey, u64, { service_drops::CAPACITY as usize }> =
+    LruPerCpuHashMap::new();
 #[btf_map]
 static SWEEP: Array<Sweep, 1> = Array::new();
 #[btf_map]

@@ -1,5 +1,5 @@
-//! `opened_v4`, `opened_v6`: hash, service and backend → connections opened, counted by the
-//! programs. `traffic_v4`, `traffic_v6`: hash, the same key → what connections that are over have
+//! `opened_v4`, `opened_v6`: hash with a value for each CPU, service and backend → connections opened,
+//! counted by the programs. `traffic_v4`, `traffic_v6`: hash, the same key → what connections that are over have
 //! carried. Who removes their rows from `conntrack` adds it there: the agent and the programs each to a
 //! row of its own ([`CounterKey::by_programs`]), as neither could add to the other's without losing some.
 //! What a backend has carried in all is both and the rows of its connections.

@@ -1,10 +1,10 @@
-//! `service_drops`: LRU hash, service and reason → packets and connections refused. All
+//! `service_drops`: LRU hash with a value for each CPU, service and reason → packets and connections refused. All
 //! refusals, also those of no service, are in `drops` by reason alone.
 
 use super::{assert_size, pod};
 
 /// Rows that are kept at a time. The map has more: free ones lie with each CPU.
-pub const CAPACITY: u32 = 16_384;
+pub const CAPACITY: u32 = 4096;
 
 /// Who was asked for, and why in vain.
 #[repr(C)]

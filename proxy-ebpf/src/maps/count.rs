@@ -16,12 +16,22 @@ use super::{DROPS, SERVICE_DROPS, Tables};
 /// Counts a connection that was opened.
 #[inline(always)]
 pub fn count_opened<A: Tables>(key: &CounterKey) {
-    if let Some(count) = A::opened().get_ptr_mut(key) {
+    let own = || A::opened().get_ptr_mut(key);
+    count(own, || A::opened().insert(key, &1, u64::from(BPF_NOEXIST)).is_ok());
+}
+
+/// Adds one to this CPU's own count, which `own` finds, or begins a row by `begin`.
+///
+/// Programs of one CPU may interrupt each other; what no other CPU writes is added to without its neighbours'
+/// caches.
+#[inline(always)]
+fn count(own: impl Fn() -> Option<*mut u64>, begin: impl FnOnce() -> bool) {
+    if let Some(count) = own() {
         return add(count, 1);
     }
-    if A::opened().insert(key, &1, u64::from(BPF_NOEXIST)).is_err() {
+    if !begin() {
         // Another CPU was faster to insert it, or there is no room.
-        if let Some(count) = A::opened().get_ptr_mut(key) {
+        if let Some(count) = own() {
             add(count, 1);
         }
     }
@@ -32,10 +42,8 @@ pub fn count_opened<A: Tables>(key: &CounterKey) {
 pub fn count_refusal(service: u32, reason: DropReason) {
     count_drop(reason);
     let key = ServiceDropKey { service, reason: reason as u32 };
-    if let Some(count) = SERVICE_DROPS.get_ptr_mut(&key) {
-        return add(count, 1);
-    }
-    let _ = SERVICE_DROPS.insert(&key, &1, u64::from(BPF_NOEXIST));
+    let own = || SERVICE_DROPS.get_ptr_mut(&key);
+    count(own, || SERVICE_DROPS.insert(&key, &1, u64::from(BPF_NOEXIST)).is_ok());
 }
 
 /// Adds what a connection has carried that is over.

@@ -16,7 +16,7 @@ pub(super) use grace::wait_for_programs;
 pub(super) use link::{
     iter_link, link_cgroup, link_detach, link_open, link_pin, link_update, link_xdp, xdp_link,
 };
-pub(super) use rows::RawMap;
+pub(super) use rows::{RawMap, typed};
 
 /// `BPF_ANY`: whether the row is there or not.
 pub(super) const ANY: u64 = 0;

@@ -101,21 +101,33 @@ impl Carrier {
             if limit.is_some_and(|limit| index >= limit) {
                 return Ok(());
             }
-            visit(Row { there: key, key: self.key.apply(key), value: self.translate(value)? })
+            visit(Row { there: key, key: self.key.apply(key), value: self.translate(value) })
         };
         self.from.map.each(row).map_err(|error| self.error(error))
     }
 
-    /// A value in the layout here.
-    pub(super) fn translate(&self, value: &[u8]) -> io::Result<Vec<u8>> {
-        let Some(cpus) = self.from.map.values()? else { return Ok(self.value.apply(value)) };
-        let mut all = Vec::new();
-        for one in value.chunks(value.len() / cpus.max(1)) {
-            let mut one = self.value.apply(one.get(..self.from.value.size()).unwrap_or(one));
-            one.resize(self.to.value.size().next_multiple_of(8), 0);
+    /// A value in the layout here. What was one is the first CPU's; what each CPU had is added up where there is one.
+    pub(super) fn translate(&self, value: &[u8]) -> Vec<u8> {
+        let cpus = self.from.map.values().unwrap_or(1).max(1);
+        let each = value.chunks((value.len() / cpus).max(1));
+        let each = each.map(|one| self.value.apply(one.get(..self.from.value.size()).unwrap_or(one)));
+        let Some(cpus_here) = self.to.map.values() else {
+            return each.reduce(|sum, one| self.sum(sum, &one)).unwrap_or_default();
+        };
+        let width = self.to.value.size().next_multiple_of(8);
+        let mut all = Vec::with_capacity(width * cpus_here);
+        for mut one in each {
+            one.resize(width, 0);
             all.append(&mut one);
         }
-        Ok(all)
+        all.resize(width * cpus_here, 0);
+        all
+    }
+
+    /// The numbers of two values in the layout here, added up.
+    fn sum(&self, mut one: Vec<u8>, other: &[u8]) -> Vec<u8> {
+        self.to.value.add_growth(&mut one, &vec![0; other.len()], other);
+        one
     }
 
     /// Copies every row that is not empty; with `flags` as in `RawMap::put`, where a row that is
@@ -155,7 +167,7 @@ impl Carrier {
     /// When a row cannot be read or written.
     pub(super) fn add_growth(&self, before: &Rows) -> Result<(), KernelError> {
         let width = self.to.value.size().next_multiple_of(8);
-        let values = self.to.map.values().map_err(|error| self.error(error))?;
+        let values = self.to.map.values();
         self.each(|row| {
             let zero = vec![0; row.value.len()];
             let old = before.get(&row.key).unwrap_or(&zero);

@@ -25,6 +25,7 @@ use proxy_common::{
 };
 
 use super::{
+    counts::counts,
     error::KernelError,
     filter::AddressFilter,
     hash::HashTable,
@@ -434,7 +435,8 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn opened(&self) -> Result<Vec<(CounterKey, u64)>, MapError> {
-        self.opened.rows()
+        let rows = counts(&self.pins, A::PINS.0.opened);
+        rows.map_err(|source| self.opened.error("read the rows".into(), source))
     }
 
     fn traffic(&self) -> Result<Vec<(CounterKey, Traffic)>, MapError> {

@@ -8,6 +8,7 @@ mod capacity;
 mod carry;
 mod cleanup;
 mod conntrack_memory;
+mod counts;
 mod datapath;
 mod drops;
 mod dry_run;

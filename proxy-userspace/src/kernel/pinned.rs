@@ -5,6 +5,7 @@ mod size;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::Hash,
     io,
     os::fd::AsFd,
 };
@@ -32,6 +33,7 @@ use proxy_common::{
 
 use super::{
     XdpStatus, bpf,
+    counts::counts,
     error::KernelError,
     family::{KernelAddr, each_socket_pair},
     mmap::MappedArray,
@@ -86,6 +88,12 @@ impl PinnedMaps {
         bpf::lookup_all(data.fd().as_fd(), |k, v| rows.push((k, v)))
             .map_err(|source| KernelError::System { what: format!("read the map {name}"), source })?;
         Ok(rows)
+    }
+
+    /// Rows of a map in which each CPU counts.
+    fn counts<K: Pod + Eq + Hash>(&self, name: &'static str) -> Result<Vec<(K, u64)>, KernelError> {
+        counts(&self.pins, name)
+            .map_err(|source| KernelError::System { what: format!("read the map {name}"), source })
     }
 
     fn array<T: Pod>(&self, name: &'static str) -> Result<Vec<T>, KernelError> {
@@ -162,7 +170,7 @@ impl PinnedMaps {
 
     /// Connections opened so far.
     pub fn opened<A: KernelAddr>(&self) -> Result<Vec<(CounterKey, u64)>, KernelError> {
-        self.rows(A::PINS.0.opened)
+        self.counts(A::PINS.0.opened)
     }
 
     /// What connections that are over have carried; those that are open have it in their rows of
@@ -173,7 +181,7 @@ impl PinnedMaps {
 
     /// Refused packets and connections by service and reason.
     pub fn service_drops(&self) -> Result<Vec<(ServiceDropKey, u64)>, KernelError> {
-        self.rows("service_drops")
+        self.counts("service_drops")
     }
 
     /// Addresses of the host, and bits of `node_addresses::flags`.

@@ -4,12 +4,13 @@
 use crate::{
     bench::{BACKEND_PORT, Bench, SERVICE_PORT, plans},
     fragments::{PAYLOAD, addresses, fragments},
-    frames::Flow,
+    frames::{Flow, SYN, frame},
 };
 use anyhow::{Context, Result};
 use aya::{
     Pod,
-    maps::{HashMap, Map, MapData},
+    maps::{HashMap, Map, MapData, PerCpuHashMap, PerCpuValues},
+    util::nr_cpus,
 };
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
@@ -23,6 +24,10 @@ use proxy_common::{
         netns_addresses::{self, Netns},
         service_drops::{self, ServiceDropKey},
     },
+};
+use proxy_userspace::{
+    dataplane::{FamilyMaps as _, MapStore as _},
+    kernel::PinnedMaps,
 };
 use tests::{netns::Namespace, skip::skipped};
 
@@ -99,14 +104,52 @@ fn packets_in_fragments_are_known_whatever_cpus_they_come_by() -> Result<()> {
     })
 }
 
+/// Whichever CPU a connection is opened on, and whichever refuses one.
+#[test]
+fn what_cpus_count_is_added_up() -> Result<()> {
+    if is_alone()? {
+        return Ok(());
+    }
+    const EACH: u16 = 5;
+    let _free = Free(sched_getaffinity(Pid::from_raw(0))?);
+    let cpus = numbers()?;
+    let all = u64::from(EACH) * cpus.len() as u64;
+    let mut bench = Bench::new();
+    for (cpu, first) in cpus.into_iter().zip((40000..).step_by(EACH.into())) {
+        move_to(cpu)?;
+        for plan in plans() {
+            for port in first..first + EACH {
+                bench.enters(Flow::tcp((plan.pod, port), (plan.cluster_ip, SERVICE_PORT)), SYN);
+                bench.ingress(&frame(Flow::tcp((plan.pod, port), (plan.empty_ip, SERVICE_PORT)), SYN));
+            }
+        }
+    }
+    assert_eq!(counts(&bench.maps.v4().opened()?), [all]);
+    assert_eq!(counts(&bench.maps.v6().opened()?), [all]);
+    assert_eq!(counts(&PinnedMaps::open(bench.pins.clone())?.service_drops()?), [2 * all]);
+    Ok(())
+}
+
+fn counts<K>(rows: &[(K, u64)]) -> Vec<u64> {
+    rows.iter().map(|(_, count)| *count).collect()
+}
+
 #[test]
 fn rows_have_their_room_whatever_cpus_write_them() -> Result<()> {
     if is_alone()? {
         return Ok(());
     }
     let bench = Bench::new();
+    // What each CPU counts, the kernel takes and shows for all at once.
+    let cpus = nr_cpus().map_err(|(_, error)| error)?;
     let service = |row| ServiceDropKey { service: row, ..ServiceDropKey::default() };
-    holds(&bench, "service_drops", service_drops::CAPACITY, |row| (service(row), 1_u64))?;
+    let mut refused =
+        PerCpuHashMap::<MapData, ServiceDropKey, u64>::try_from(pinned(&bench, "service_drops")?)?;
+    share_out(service_drops::CAPACITY, |row| {
+        let counts = PerCpuValues::try_from(vec![1; cpus])?;
+        Ok(refused.insert(service(row), counts, 0)?)
+    })?;
+    assert_eq!(refused.keys().count() as u32, service_drops::CAPACITY);
     let destination = |row: u32| HeldPortsKey { dst: row.to_be_bytes().into(), ..HeldPortsKey::default() };
     holds(&bench, "held_ports_v4", held_ports::CAPACITY, |row| {
         (destination(row) as HeldPortsKey<Ip4>, HeldPorts::default())
@@ -124,9 +167,12 @@ fn rows_have_their_room_whatever_cpus_write_them() -> Result<()> {
     })
 }
 
+fn pinned(bench: &Bench, name: &str) -> Result<Map> {
+    Ok(Map::from_map_data(MapData::from_pin(bench.pins.map(name))?)?)
+}
+
 fn holds<K: Pod, V: Pod>(bench: &Bench, name: &str, rows: u32, row: impl Fn(u32) -> (K, V)) -> Result<()> {
-    let map = Map::from_map_data(MapData::from_pin(bench.pins.map(name))?)?;
-    let mut map = HashMap::<MapData, K, V>::try_from(map)?;
+    let mut map = HashMap::<MapData, K, V>::try_from(pinned(bench, name)?)?;
     share_out(rows, |number| {
         let (key, value) = row(number);
         map.insert(key, value, 0).with_context(|| format!("row {number} of {name}"))

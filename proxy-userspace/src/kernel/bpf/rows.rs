@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use aya::{Pod, util::nr_cpus};
 use aya_obj::generated::{bpf_cmd, bpf_map_info, bpf_map_type};
 
 use super::{bpf, link::info_of, link_open, zeroed_attr};
@@ -15,11 +16,19 @@ const BATCH: usize = 1024;
 /// The kernel's own error, which the C library does not know.
 const ENOTSUPP: i32 = 524;
 
+/// A key or value in this agent's own types; nothing if it has another size.
+pub(in crate::kernel) fn typed<T: Pod>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: as many bytes as T has, and T is plain old data.
+    (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
 /// A map, and the sizes of its rows in bytes.
 #[derive(Debug)]
 pub(in crate::kernel) struct RawMap {
     fd: OwnedFd,
     info: bpf_map_info,
+    /// See [`values`](Self::values).
+    values: Option<usize>,
 }
 
 impl RawMap {
@@ -32,7 +41,14 @@ impl RawMap {
         // SAFETY: plain integers.
         let mut info: bpf_map_info = unsafe { std::mem::zeroed() };
         info_of(fd.as_fd(), &mut info)?;
-        Ok(Self { fd, info })
+        let kinds = [
+            bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY,
+            bpf_map_type::BPF_MAP_TYPE_PERCPU_HASH,
+            bpf_map_type::BPF_MAP_TYPE_LRU_PERCPU_HASH,
+        ];
+        let is_of_cpus = kinds.iter().any(|kind| *kind as u32 == info.type_);
+        let values = if is_of_cpus { Some(nr_cpus().map_err(|(_, error)| error)?) } else { None };
+        Ok(Self { fd, info, values })
     }
 
     fn raw_fd(&self) -> u32 {
@@ -75,22 +91,14 @@ impl RawMap {
     }
 
     /// Values in a row: one for each possible CPU, or one. Each is padded to eight bytes in the first case.
-    pub(in crate::kernel) fn values(&self) -> io::Result<Option<usize>> {
-        let kinds = [
-            bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY,
-            bpf_map_type::BPF_MAP_TYPE_PERCPU_HASH,
-            bpf_map_type::BPF_MAP_TYPE_LRU_PERCPU_HASH,
-        ];
-        if !kinds.iter().any(|kind| *kind as u32 == self.info.type_) {
-            return Ok(None);
-        }
-        aya::util::nr_cpus().map(Some).map_err(|(_, error)| error)
+    pub(in crate::kernel) fn values(&self) -> Option<usize> {
+        self.values
     }
 
     /// Bytes that a lookup fills.
-    fn stride(&self) -> io::Result<usize> {
+    fn stride(&self) -> usize {
         let size = self.value_size();
-        Ok(self.values()?.map_or(size, |cpus| size.next_multiple_of(8) * cpus))
+        self.values.map_or(size, |cpus| size.next_multiple_of(8) * cpus)
     }
 
     /// Calls `row` for every row. Rows that come and go meanwhile may be seen or not, and some twice.
@@ -101,7 +109,7 @@ impl RawMap {
         &self,
         mut row: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (key_size, stride) = (self.key_size(), self.stride()?);
+        let (key_size, stride) = (self.key_size(), self.stride());
         // Of a hash the token is the number of a bucket, else a key.
         let mut tokens = [vec![0u8; key_size.max(8)], vec![0u8; key_size.max(8)]];
         let (mut room, mut begun) = (BATCH, false);
@@ -186,7 +194,7 @@ impl RawMap {
 
     fn lookup(&self, command: bpf_cmd, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.check(key.len() == self.key_size())?;
-        let mut value = vec![0u8; self.stride()?];
+        let mut value = vec![0u8; self.stride()];
         let mut attr = zeroed_attr();
         attr.__bindgen_anon_2.map_fd = self.raw_fd();
         attr.__bindgen_anon_2.key = key.as_ptr() as u64;
@@ -203,7 +211,7 @@ impl RawMap {
     /// # Errors
     /// When the kernel refuses, for one because the row is there or is not.
     pub(in crate::kernel) fn put(&self, key: &[u8], value: &[u8], flags: u64) -> io::Result<()> {
-        self.check(key.len() == self.key_size() && value.len() == self.stride()?)?;
+        self.check(key.len() == self.key_size() && value.len() == self.stride())?;
         let mut attr = zeroed_attr();
         attr.__bindgen_anon_2.map_fd = self.raw_fd();
         attr.__bindgen_anon_2.key = key.as_ptr() as u64;

@@ -11,7 +11,7 @@ use proxy_common::{
 
 use crate::kernel::{
     KernelAddr, KernelError,
-    bpf::{ANY, NOEXIST},
+    bpf::{ANY, NOEXIST, typed},
     carry::{Carrier, carry_error, unless_there},
     family::KernelFamily,
     pins::Pins,
@@ -20,12 +20,6 @@ use crate::kernel::{
 /// Rounds over a table that others stop writing to. Rows that come late are those of connections
 /// whose first packet was between two hooks.
 const ROUNDS: usize = 16;
-
-/// A row in this agent's own types.
-fn typed<T: Pod>(bytes: &[u8]) -> Option<T> {
-    // SAFETY: as many bytes as T has, and T is plain old data.
-    (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
-}
 
 fn bytes<T: Pod>(row: &T) -> &[u8] {
     // SAFETY: plain old data without padding.
@@ -137,7 +131,7 @@ fn take_one<A: KernelAddr>(
     // Here before it is gone there: in between, no packet finds neither.
     enter(carrier, key, &entry.at(&typed_key))?;
     let Some(last) = carrier.from.map.take(there)? else { return Ok(()) };
-    let last = carrier.translate(&last)?;
+    let last = carrier.translate(&last);
     match typed::<CtEntry<A>>(&last) {
         // It was completed meanwhile.
         Some(last) if last.target(typed_key.proto) != entry.target(typed_key.proto) => {
