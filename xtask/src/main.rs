@@ -10,6 +10,7 @@ mod charts;
 mod ci;
 mod control_plane;
 mod ebpf;
+mod files;
 mod fuzz;
 mod go;
 mod linker;
@@ -22,6 +23,7 @@ mod proc;
 mod prove;
 mod test;
 mod toolchain;
+mod variant;
 mod workspace;
 
 use std::ffi::OsString;

@@ -1,17 +1,16 @@
 //! Changes of the code that a proof must refute, one at a time, each on a copy.
 
-use std::fs;
-use std::path::Path;
+use std::slice;
 
 use anyhow::Context as _;
 use serde::Deserialize;
 
 use super::{Built, FOLDER, Prover};
-use crate::proc::{run, say};
+use crate::proc::say;
+use crate::variant::{self, Edit};
 use crate::workspace::Workspace;
 
-/// The crate that is changed.
-const CODE: &str = "proxy-common";
+const LIST: &str = "proofs/mutants.toml";
 /// What programs end with that refute something; others mean that nothing is decided.
 const REFUTED: i32 = 1;
 
@@ -21,15 +20,11 @@ struct Mutants {
     mutant: Vec<Mutant>,
 }
 
-/// A change, and the proof that refutes it.
+/// An edit, and the proof that refutes it.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Mutant {
-    /// Below `proxy-common/src`.
-    file: String,
-    /// Stands there once.
-    from: String,
-    to: String,
+    #[serde(flatten)]
+    edit: Edit,
     proof: String,
     /// The proof tries all inputs.
     #[serde(default)]
@@ -38,19 +33,18 @@ struct Mutant {
 
 /// Has every mutant refuted.
 pub(super) fn refute(workspace: &Workspace, prover: &Prover) -> anyhow::Result<()> {
-    let list = fs::read_to_string(workspace.root.join(FOLDER).join("mutants.toml"))?;
-    let mutants: Mutants = toml::from_str(&list).context("mutants.toml")?;
+    let mutants: Mutants = variant::read_list(workspace, LIST)?;
     let copy = workspace.target.join("prove/mutant");
     let mut missed = Vec::new();
     for mutant in &mutants.mutant {
-        say(format_args!("{}: `{}` → `{}`", mutant.file, mutant.from, mutant.to));
-        mutant.make(workspace, &copy)?;
+        say(&mutant.edit);
+        variant::write(workspace, slice::from_ref(&mutant.edit), &copy).context(LIST)?;
         let built = Built::new(copy.join(FOLDER), workspace.target.join("prove/mutants"))?;
         let names = [mutant.proof.clone()];
         let status =
             if mutant.exhaustive { built.enumerate(&names)? } else { prover.follow(&built, &names)? };
         if status.code() != Some(REFUTED) {
-            missed.push(format!("{}: {} -> {}", mutant.file, mutant.from, mutant.to));
+            missed.push(mutant.edit.to_string());
         }
     }
     anyhow::ensure!(missed.is_empty(), "not refuted: {}", missed.join("; "));
@@ -58,26 +52,16 @@ pub(super) fn refute(workspace: &Workspace, prover: &Prover) -> anyhow::Result<(
     Ok(())
 }
 
-impl Mutant {
-    /// Copies both crates, and the workspace that one belongs to, and changes the copy.
-    fn make(&self, workspace: &Workspace, copy: &Path) -> anyhow::Result<()> {
-        if copy.exists() {
-            fs::remove_dir_all(copy)?;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_can_be_made() {
+        let workspace = Workspace::find().unwrap();
+        let mutants: Mutants = variant::read_list(&workspace, LIST).unwrap();
+        for mutant in &mutants.mutant {
+            variant::edited(&workspace, slice::from_ref(&mutant.edit)).unwrap();
         }
-        fs::create_dir_all(copy)?;
-        for folder in [CODE, FOLDER] {
-            let mut command = std::process::Command::new("cp");
-            run(command.args(["-r", "--"]).arg(workspace.root.join(folder)).arg(copy.join(folder)))?;
-        }
-        let manifest = fs::read_to_string(workspace.root.join("Cargo.toml"))?;
-        let of_one = |line: &str| {
-            if line.starts_with("members =") { format!("members = [\"{CODE}\"]") } else { line.to_owned() }
-        };
-        fs::write(copy.join("Cargo.toml"), manifest.lines().map(of_one).collect::<Vec<_>>().join("\n"))?;
-        let path = copy.join(CODE).join("src").join(&self.file);
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let times = text.matches(&self.from).count();
-        anyhow::ensure!(times == 1, "{} has `{}` {times} times", self.file, self.from);
-        Ok(fs::write(&path, text.replace(&self.from, &self.to))?)
     }
 }
