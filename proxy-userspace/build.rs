@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where `cargo xtask build-ebpf` puts the object, below cargo's target directory.
-const OBJECT: &str = if cfg!(feature = "next-layout") { "ebpf/proxy-ebpf-next" } else { "ebpf/proxy-ebpf" };
+const OBJECT: &str = "ebpf/proxy-ebpf";
 
 /// Names another object, for example one built on another machine.
 const OVERRIDE: &str = "SHUNT_EBPF_OBJECT";

@@ -59,7 +59,7 @@ pub(crate) fn exec(
         None => everything(args, |step| workspace.cache().join(format!("bench-{step}.json")).exists())?,
     };
     machine::make_ready().context("a benchmark needs network namespaces and eBPF")?;
-    ebpf::build(workspace, ebpf::Layout::This)?;
+    ebpf::build(workspace)?;
     let assets = control_plane::find_or_build(workspace)?;
     say("building the agent and the benchmark, optimised");
     let mut build = Command::new(cargo());
@@ -121,7 +121,7 @@ fn cargo_bench(workspace: &Workspace, name: &str, profile: &[&str], args: &[OsSt
     if name != "plan" {
         machine::make_ready().context("a benchmark needs network namespaces and eBPF")?;
     }
-    ebpf::build(workspace, ebpf::Layout::This)?;
+    ebpf::build(workspace)?;
     let mut command = Command::new(cargo());
     command.current_dir(&workspace.root).arg("bench").args(profile);
     command.args(AGENT_AND_TESTS).args(["--bench", name, "--"]).args(args);

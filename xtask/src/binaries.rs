@@ -1,7 +1,6 @@
 //! Builds the agent and the programs of the tests crate, and hands over to one of them.
 
 use std::ffi::OsString;
-use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,7 +30,7 @@ pub(crate) struct Binaries {
 impl Binaries {
     /// Builds the eBPF object, the agent and the programs of the tests crate.
     pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Self> {
-        ebpf::build(workspace, ebpf::Layout::This)?;
+        ebpf::build(workspace)?;
         say("building the agent and the test programs");
         let mut build = Command::new(cargo());
         run(build.current_dir(&workspace.root).arg("build").args(AGENT_AND_TESTS).arg("--bins"))?;
@@ -54,23 +53,6 @@ impl Binaries {
         command.env(AGENT_VARIABLE, self.path("shunt"));
         command
     }
-}
-
-/// Builds the agent with a layout of map rows that a later version might have, as `shunt_next` beside
-/// the other programs. To be called before the others are built, which puts their agent in its place.
-pub(crate) fn build_next(workspace: &Workspace) -> anyhow::Result<()> {
-    ebpf::build(workspace, ebpf::Layout::Next)?;
-    say("building the agent of another layout");
-    let mut build = Command::new(cargo());
-    build.current_dir(&workspace.root).arg("build").args(AGENT_AND_TESTS);
-    build.args(["--bin", "shunt", "--test", ANY_TEST]);
-    run(build.args(["--features", "proxy-userspace/next-layout"]))?;
-    let directory = workspace.target.join("debug");
-    let (built, kept) = (directory.join("shunt"), directory.join("shunt_next"));
-    // Cargo's own file is a hard link to one that it uses again.
-    fs::copy(&built, &kept)
-        .with_context(|| format!("cannot copy {} to {}", built.display(), kept.display()))?;
-    Ok(())
 }
 
 /// Builds what is needed and becomes the program, so that Ctrl-C and the exit status are its own.

@@ -9,42 +9,31 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::files::write_if_changed;
 use crate::linker::Linker;
 use crate::proc::{run, say};
 use crate::toolchain::{TARGET, Toolchain};
 use crate::workspace::Workspace;
 
-/// Which object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// The one of this version.
-    This,
-    /// One that a later version might have (`next-layout`).
-    Next,
+/// Builds the object of this version.
+pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<()> {
+    build_at(&workspace.root, &workspace.target.join("ebpf/build"), &workspace.ebpf_object())
 }
 
-/// Builds the object.
-pub(crate) fn build(workspace: &Workspace, layout: Layout) -> anyhow::Result<()> {
+/// Builds the object of the sources at `root`, with `build_dir` as cargo's target directory.
+pub(crate) fn build_at(root: &Path, build_dir: &Path, object: &Path) -> anyhow::Result<()> {
     let linker = Linker::find();
     let toolchain = Toolchain::find_or_install(linker.as_ref())?;
     let linker = linker.map_or_else(|| Linker::install(toolchain.llvm), Ok)?;
     say(format_args!("eBPF: {}", toolchain.describe()));
-    let (build_dir, object) = match layout {
-        Layout::This => ("ebpf/build", workspace.ebpf_object()),
-        Layout::Next => ("ebpf/build-next", workspace.target.join("ebpf/proxy-ebpf-next")),
-    };
-    let build_dir = workspace.target.join(build_dir);
     let mut command = toolchain.cargo_build();
-    if layout == Layout::Next {
-        command.args(["--features", "next-layout"]);
-    }
     command
         .args(["--release", "--target", TARGET])
-        .current_dir(workspace.root.join("proxy-ebpf"))
-        .env("CARGO_TARGET_DIR", &build_dir)
+        .current_dir(root.join("proxy-ebpf"))
+        .env("CARGO_TARGET_DIR", build_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", flags(&linker));
     run(&mut command).context("the eBPF object was not built")?;
-    copy_if_changed(&build_dir.join(TARGET).join("release/proxy-ebpf"), &object)
+    copy_if_changed(&build_dir.join(TARGET).join("release/proxy-ebpf"), object)
 }
 
 /// BTF needs full debug info; atomics whose result is used need BPF ISA v3.
@@ -55,14 +44,12 @@ fn flags(linker: &Linker) -> String {
     ["-Cdebuginfo=2", "-Clink-arg=--btf", inline_memset, "-Ctarget-cpu=v3", linker.as_str()].join("\x1f")
 }
 
-/// Leaves an equal file alone, so that nothing that embeds it is rebuilt.
 fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     let new = fs::read(from).with_context(|| format!("{} is missing", from.display()))?;
-    if fs::read(to).is_ok_and(|old| old == new) {
+    if write_if_changed(to, &new)? {
+        say(format_args!("eBPF: wrote {} ({} KiB)", to.display(), new.len() / 1024));
+    } else {
         say(format_args!("eBPF: {} is up to date", to.display()));
-        return Ok(());
     }
-    fs::write(to, &new).with_context(|| format!("cannot write {}", to.display()))?;
-    say(format_args!("eBPF: wrote {} ({} KiB)", to.display(), new.len() / 1024));
     Ok(())
 }

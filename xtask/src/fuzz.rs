@@ -36,7 +36,7 @@ pub(crate) fn fuzz(workspace: &Workspace, time: Duration, coverage: bool) -> any
         say(format_args!("the programs are not fuzzed: {obstacle:#}"));
         return Ok(());
     }
-    ebpf::build(workspace, ebpf::Layout::This)?;
+    ebpf::build(workspace)?;
     say(format_args!("mutated packets through the programs, {} s", time.as_secs()));
     let mut test = Command::new(cargo());
     test.current_dir(&workspace.root).arg("test").args(AGENT_AND_TESTS).args(["--test", "packet"]);

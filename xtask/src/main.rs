@@ -17,6 +17,7 @@ mod linker;
 mod load;
 mod machine;
 mod memory;
+mod next_version;
 mod packages;
 mod passes;
 mod proc;
@@ -47,8 +48,8 @@ struct Args {
 enum Task {
     /// Build the eBPF object that the agent embeds; installs a missing toolchain where it may.
     BuildEbpf {
-        /// Another layout of map rows, for tests of upgrades; also builds the agent with it, as
-        /// `shunt_next`.
+        /// The one of a version with another layout of map rows, for tests of upgrades; also builds its agent, as
+        /// `shunt_next`. tests/next-layout.toml has what differs.
         #[arg(long)]
         next_layout: bool,
     },
@@ -121,8 +122,8 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::find()?;
     match task {
-        Task::BuildEbpf { next_layout: true } => binaries::build_next(&workspace)?,
-        Task::BuildEbpf { next_layout: false } => ebpf::build(&workspace, ebpf::Layout::This)?,
+        Task::BuildEbpf { next_layout: true } => next_version::build(&workspace)?,
+        Task::BuildEbpf { next_layout: false } => ebpf::build(&workspace)?,
         Task::Test(options) => return test::run(&workspace, &options),
         Task::Conformance { args } => {
             let find = || anyhow::Ok((control_plane::VARIABLE, control_plane::find_or_build(&workspace)?));

@@ -16,13 +16,9 @@ pub const MOST: u32 = 2_097_152;
 pub struct AffinityKey<A> {
     /// Address of the client. Under socket LB its network namespace stands for it, under an address nobody
     /// can have, unless the socket is bound to another address than `netns_addresses` has.
-    #[cfg(not(feature = "next-layout"))]
     pub client: A,
     /// Key in `services`.
     pub service: u32,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub client: A,
 }
 
 /// The backend of the client's last connection.
@@ -30,15 +26,11 @@ pub struct AffinityKey<A> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Affinity {
     /// `CLOCK_MONOTONIC` in nanoseconds when it opened its last connection.
-    #[cfg(not(feature = "next-layout"))]
     pub last_used: u64,
     /// Key in `backends`.
     pub backend: u32,
     /// Index in `slots` under which the backend was last found.
     pub slot: u32,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub last_used: u64,
 }
 
 assert_size!(AffinityKey<Ip4> = 8, AffinityKey<Ip6> = 20, Affinity = 16);

@@ -13,25 +13,13 @@ pub const MOST: u32 = 4_194_304;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Backend<A> {
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub flags: u8,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub proto: u8,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub port: u16,
     /// Address of the endpoint.
     pub addr: A,
     /// Port of the endpoint.
-    #[cfg(not(feature = "next-layout"))]
     pub port: u16,
     /// IANA protocol number.
-    #[cfg(not(feature = "next-layout"))]
     pub proto: u8,
     /// Bits of [`flags`].
-    #[cfg(not(feature = "next-layout"))]
     pub flags: u8,
 }
 

@@ -44,15 +44,6 @@ pub const RESOLUTION_NS: u64 = 1_000_000_000;
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtKey<A> {
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub pad: u16,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub hook: u8,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub proto: u8,
     /// Source address.
     pub src: A,
     /// Destination address.
@@ -62,13 +53,10 @@ pub struct CtKey<A> {
     /// Destination port.
     pub dport: u16,
     /// IANA protocol number.
-    #[cfg(not(feature = "next-layout"))]
     pub proto: u8,
     /// [`INGRESS`] or [`EGRESS`].
-    #[cfg(not(feature = "next-layout"))]
     pub hook: u8,
     /// Zero.
-    #[cfg(not(feature = "next-layout"))]
     pub pad: u16,
 }
 
@@ -145,7 +133,6 @@ impl<A: Addr> CtKey<A> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtEntry<A> {
     /// `CLOCK_MONOTONIC` in nanoseconds when a packet last matched, to about a second ([`RESOLUTION_NS`]).
-    #[cfg(not(feature = "next-layout"))]
     pub last_seen: u64,
     /// A [`Role`].
     pub role: u8,
@@ -163,13 +150,9 @@ pub struct CtEntry<A> {
     pub packets: u64,
     /// Their bytes from the IP header on; a train of segments counts its headers once.
     pub bytes: u64,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub backend: u32,
     /// Key in `services`.
     pub service: u32,
     /// Key in `backends`.
-    #[cfg(not(feature = "next-layout"))]
     pub backend: u32,
     /// Source address to write.
     pub src: A,
@@ -191,9 +174,6 @@ pub struct CtEntry<A> {
     /// sends frames, a place in [`next_hops`](super::next_hops) and a tag. Rows are carried from layout to layout by
     /// this name.
     pub ifindex: u32,
-    #[cfg(feature = "next-layout")]
-    #[doc(hidden)]
-    pub last_seen: u64,
 }
 
 /// Timer ticks of the kernel, as many as a row has room for: they go round in a minute at least.

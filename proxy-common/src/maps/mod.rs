@@ -5,10 +5,6 @@
 //! A change of a layout raises [`LAYOUT_VERSION`], which is part of the pin path: two
 //! versions of the agent never take each other's bytes for their own. An agent that finds rows of
 //! another layout copies them, field by field, by the names that BTF keeps beside each map.
-//!
-//! The feature `next-layout` is a layout that some later version might have, with fields of
-//! `conntrack`, `backends` and `affinity` in other places, of other widths, and new ones: the tests
-//! upgrade to it and back.
 
 pub mod address_filter;
 pub mod affinity;
@@ -40,7 +36,7 @@ pub mod tails;
 pub mod transient;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
-pub const LAYOUT_VERSION: u32 = if cfg!(feature = "next-layout") { 1000 } else { 11 };
+pub const LAYOUT_VERSION: u32 = 11;
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

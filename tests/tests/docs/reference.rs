@@ -115,9 +115,7 @@ fn layout(text: &mut String, row: &ItemStruct) {
         row.ident,
         lower(&sentence(&docs(&row.attrs)))
     );
-    // Those of a layout that only tests have are hidden.
-    let is_hidden = |attribute: &Attribute| matches!(&attribute.meta, Meta::List(list) if list.path.is_ident("doc") && list.tokens.to_string() == "hidden");
-    for field in fields.named.iter().filter(|field| !field.attrs.iter().any(is_hidden)) {
+    for field in &fields.named {
         let name = field.ident.as_ref().map(ToString::to_string).unwrap_or_default();
         let _ = writeln!(text, "| `{name}` | {} | {} |", type_name(&field.ty), sentence(&docs(&field.attrs)));
     }

@@ -20,6 +20,9 @@ use tests::{
 /// map to after it has retired the earlier generation.
 const LIVES: [u64; 10] = [50, 250, 400, 500, 600, 700, 850, 1000, 1300, 1800];
 
+/// `LAYOUT_VERSION` of the next version, by `tests/next-layout.toml`.
+const NEXT_LAYOUT: u32 = 1000;
+
 /// Ways to be attached: links and socket hooks, links alone, filters.
 fn ways() -> [Value; 3] {
     let mut clsact = Agent::small(SocketLb::Off);
@@ -106,9 +109,9 @@ fn another_layout_takes_over_without_a_loss() -> Result<()> {
         let mut cluster = configured(&shunt)?;
         let mut load = Load::start(&cluster, &paths()?)?;
         for (program, layout, what) in [
-            (Some(next.clone()), 1000, "the next layout"),
+            (Some(next.clone()), NEXT_LAYOUT, "the next layout"),
             (None, LAYOUT_VERSION, "back again"),
-            (Some(next.clone()), 1000, "and forth"),
+            (Some(next.clone()), NEXT_LAYOUT, "and forth"),
         ] {
             cluster.nodes[VICTIM].agent.run_program(program);
             restart(&mut cluster, Signal::SIGTERM)?;

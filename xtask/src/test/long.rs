@@ -37,6 +37,7 @@ pub(crate) const LAYOUT: Part = Part {
         "proxy-userspace/src/kernel/handover",
         "proxy-userspace/src/kernel/handover.rs",
         "proxy-userspace/src/kernel/layout.rs",
+        "tests/next-layout.toml",
         "tests/tests/faults/upgrade.rs",
     ],
 };

@@ -19,7 +19,7 @@ use crate::binaries::{AGENT_VARIABLE, Binaries};
 use crate::load::Load;
 use crate::proc::{interrupted, say};
 use crate::workspace::Workspace;
-use crate::{binaries, charts, control_plane, ebpf, machine};
+use crate::{charts, control_plane, ebpf, machine, next_version};
 
 /// Where proptest looks for the seed of its random numbers.
 const SEED_VARIABLE: &str = "PROPTEST_RNG_SEED";
@@ -89,10 +89,10 @@ impl<'a> Session<'a> {
         let is_privileged = tiers.iter().any(|tier| tier.needs_root());
         self.obstacle = if is_privileged { machine::make_ready().err() } else { None };
         let programs = is_privileged && self.obstacle.is_none();
+        ebpf::build(self.workspace)?;
         if programs && tiers.contains(&Tier::Faults) && self.is_due(long::LAYOUT) {
-            binaries::build_next(self.workspace)?;
+            next_version::build(self.workspace)?;
         }
-        ebpf::build(self.workspace, ebpf::Layout::This)?;
         say("building the tests and what they need");
         tiers.retain(|tier| programs || !tier.needs_root());
         self.executables = libtest::build(self.workspace, &tiers, programs)?;
@@ -216,7 +216,7 @@ impl<'a> Session<'a> {
             test.variables.push((SEED_VARIABLE.into(), self.seed.clone().into()));
             if let Some(binaries) = &self.binaries {
                 test.variables.push((AGENT_VARIABLE.into(), binaries.path("shunt").into()));
-                test.variables.push((NEXT_VARIABLE.into(), binaries.path("shunt_next").into()));
+                test.variables.push((NEXT_VARIABLE.into(), binaries.path(next_version::AGENT).into()));
             }
         }
         let may_be_late = tier.may_be_late();
