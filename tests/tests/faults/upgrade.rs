@@ -3,8 +3,9 @@
 
 use crate::world::{VICTIM, configured, lossless, paths};
 use anyhow::{Context, Result, ensure};
+use aya::maps::{HashMap, Map, MapData, PerCpuHashMap};
 use nix::sys::signal::Signal;
-use proxy_common::maps::LAYOUT_VERSION;
+use proxy_common::maps::{LAYOUT_VERSION, counters::CounterKey};
 use serde_json::{Value, json};
 use std::{fs, path::PathBuf, thread, time::Duration};
 use tests::{
@@ -108,21 +109,46 @@ fn another_layout_takes_over_without_a_loss() -> Result<()> {
     for shunt in ways() {
         let mut cluster = configured(&shunt)?;
         let mut load = Load::start(&cluster, &paths()?)?;
+        load.checkpoint("at first")?;
         for (program, layout, what) in [
             (Some(next.clone()), NEXT_LAYOUT, "the next layout"),
             (None, LAYOUT_VERSION, "back again"),
             (Some(next.clone()), NEXT_LAYOUT, "and forth"),
         ] {
+            let before = opened_connections(&cluster)?;
             cluster.nodes[VICTIM].agent.run_program(program);
             restart(&mut cluster, Signal::SIGTERM)?;
             let generation = only_generation(&cluster)?;
             ensure!(generation.to_string_lossy().ends_with(&format!("-v{layout}")), "{generation:?}");
+            let after = opened_connections(&cluster)?;
+            ensure!(after >= before, "{before} connections had been opened, by {what} {after}");
             load.checkpoint(what)?;
         }
         let report = lossless(load, &format!("another layout, {shunt}"))?;
         assert!(report.of(Kind::Connections).ok > 100, "too little was tried:\n{report}");
     }
     Ok(())
+}
+
+/// What the programs have counted, whatever they count in.
+fn opened_connections(cluster: &Cluster) -> Result<u64> {
+    let maps = cluster.nodes[VICTIM].agent.pins().join("current/maps");
+    let mut sum = 0;
+    for name in ["opened_v4", "opened_v6"] {
+        let map = Map::from_map_data(MapData::from_pin(maps.join(name))?)?;
+        if let Map::PerCpuHashMap(_) = map {
+            let map = PerCpuHashMap::<MapData, CounterKey, u64>::try_from(map)?;
+            for row in map.iter() {
+                sum += row?.1.iter().sum::<u64>();
+            }
+        } else {
+            let map = HashMap::<MapData, CounterKey, u64>::try_from(map)?;
+            for row in map.iter() {
+                sum += row?.1;
+            }
+        }
+    }
+    Ok(sum)
 }
 
 /// Enough services to fill maps for as many as there were.
