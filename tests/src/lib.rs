@@ -31,4 +31,5 @@ pub mod probe;
 pub mod process;
 pub mod silence;
 pub mod skip;
+pub mod together;
 pub mod topology;

@@ -12,6 +12,7 @@ mod frames;
 mod uplink;
 
 mod affinity;
+mod agreement;
 mod direct;
 mod dsr;
 mod echo;
