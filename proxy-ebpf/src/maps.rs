@@ -48,14 +48,16 @@ use proxy_common::{
 
 pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
-    datagrams::{look_at_pair, put_connected, put_sent, sent, socket_datagrams, use_pair},
+    datagrams::{
+        look_at_pair, put_connected, put_connected_in, put_sent, sent, socket_datagrams, use_pair, use_sent,
+    },
     flows::{
         Claim, Row, candidate, conntrack, conntrack_apart, conntrack_claim, conntrack_put, conntrack_remove,
         found_row, other_row, take_place,
     },
     fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
     hops::{copy_next_hop, put_next_hop, routes},
-    peers::{put_socket_peer, socket_peer},
+    peers::{clear_socket_peer, put_socket_peer, socket_peer},
     room::{
         Room, Turn, carried, found, frontend_room, new_key, new_row, next_hop, other, parsed, ports_key,
         put_refusal, read_anew, refusal, room, search, step, turn,

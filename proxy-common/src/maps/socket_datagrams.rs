@@ -12,7 +12,8 @@ use crate::addr::{Ip4, Ip6};
 /// is forgotten for a new one.
 pub const SENT: usize = 12;
 
-/// A frontend, and the backend it stood for. The service is 0 where there is none.
+/// A frontend, and the backend it stood for. The service is 0 where there is none: where the program named the backend
+/// itself, which stands in both places then, and where the pair was removed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SocketPair<A> {
@@ -28,6 +29,27 @@ pub struct SocketPair<A> {
     pub service: u32,
     /// Key in `backends`.
     pub backend_id: u32,
+}
+
+impl<A: Copy + PartialEq> SocketPair<A> {
+    /// Of a program that named the backend itself.
+    #[inline(always)]
+    pub fn direct(backend: A, port: u16) -> Self {
+        Self {
+            frontend: backend,
+            backend,
+            frontend_port: port,
+            backend_port: port,
+            service: 0,
+            backend_id: 0,
+        }
+    }
+
+    /// True if the program is to see the frontend.
+    #[inline(always)]
+    pub fn holds(&self) -> bool {
+        self.service != 0 || (self.frontend_port == self.backend_port && self.frontend == self.backend)
+    }
 }
 
 /// A pair that may be replaced while it is read.
@@ -53,7 +75,7 @@ pub struct SocketDatagrams<A> {
     pub written: u64,
     /// Of `connect`.
     pub connected: HeldPair<A>,
-    /// Of `sendmsg` with an address.
+    /// Of `sendmsg` with an address, and of `connect` before the last one.
     pub sent: [HeldPair<A>; SENT],
 }
 

@@ -25,6 +25,20 @@ pub fn socket_datagrams<A: Tables>(sk: *mut bpf_sock) -> Option<*mut SocketDatag
 pub fn put_connected<A: Tables>(sk: *mut bpf_sock, cookie: u64, fill: impl FnOnce(&mut SocketPair<A>)) {
     let Some(data) = storage::<A>(sk, BPF_SK_STORAGE_GET_F_CREATE) else { return };
     // SAFETY: storage of this type, which stays until the program ends (RCU).
+    unsafe { put_connected_in(data, cookie, fill) };
+}
+
+/// The same in storage that the socket has.
+///
+/// # Safety
+/// `data` is a socket's storage.
+#[inline(always)]
+pub unsafe fn put_connected_in<A: Tables>(
+    data: *mut SocketDatagrams<A>,
+    cookie: u64,
+    fill: impl FnOnce(&mut SocketPair<A>),
+) {
+    // SAFETY: the caller's.
     unsafe {
         let number = next(data, cookie);
         write(&raw mut (*data).connected, number, fill);
@@ -36,6 +50,38 @@ pub fn put_connected<A: Tables>(sk: *mut bpf_sock, cookie: u64, fill: impl FnOnc
 pub fn put_sent<A: Tables>(sk: *mut bpf_sock, cookie: u64, fill: impl FnOnce(&mut SocketPair<A>)) {
     let Some(data) = storage::<A>(sk, BPF_SK_STORAGE_GET_F_CREATE) else { return };
     // SAFETY: as in `put_connected`.
+    unsafe { put_sent_in(data, cookie, fill) };
+}
+
+/// Makes `pair` the one of `sendmsg` that was used last.
+///
+/// # Safety
+/// `data` is a socket's storage.
+#[inline(always)]
+pub unsafe fn use_sent<A: Tables>(data: *mut SocketDatagrams<A>, cookie: u64, pair: &SocketPair<A>) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut i = 0;
+        while i < SENT {
+            let held = sent(data, i);
+            if look_at_pair(held, |known| (known == pair).then_some(())).is_some() {
+                return use_pair(data, held);
+            }
+            i += 1;
+        }
+        put_sent_in(data, cookie, |new| *new = *pair);
+    }
+}
+
+/// # Safety
+/// `data` is a socket's storage.
+#[inline(always)]
+unsafe fn put_sent_in<A: Tables>(
+    data: *mut SocketDatagrams<A>,
+    cookie: u64,
+    fill: impl FnOnce(&mut SocketPair<A>),
+) {
+    // SAFETY: the caller's.
     unsafe {
         let (mut oldest, mut place) = (u64::MAX, 0);
         let mut i = 0;

@@ -28,6 +28,16 @@ pub fn put_socket_peer<A: Tables>(sk: *mut bpf_sock, new: &SocketPeer<A>) {
     // For want of memory the program sees the backend, and is connected all the same.
 }
 
+/// Has the socket be one that was connected to no frontend.
+#[inline(always)]
+pub fn clear_socket_peer<A: Tables>(sk: *mut bpf_sock) {
+    let peer = storage::<A>(sk, core::ptr::null_mut(), 0);
+    if !peer.is_null() {
+        // SAFETY: as in `put_socket_peer`.
+        unsafe { *peer = SocketPeer::default() };
+    }
+}
+
 /// The socket's storage, null if it has none. With the flag to create it, `value` is what a new one holds.
 #[inline(always)]
 fn storage<A: Tables>(sk: *mut bpf_sock, value: *mut SocketPeer<A>, flags: u64) -> *mut SocketPeer<A> {

@@ -24,6 +24,7 @@ use crate::{
         affinity, classify,
         create::Owner,
         lookup::{lookup, may_connect},
+        lost,
         select::{Choice, Refusal, candidates, chance, draw, select},
         trace,
     },
@@ -73,6 +74,13 @@ pub fn ask<P: Place>(call: &Call<P>, hook: Hook) -> Result<Asked<P::Addr>, i32> 
         return Err(ALLOW);
     }
     Ok(Asked { frontend, class, netns, from, told })
+}
+
+/// True if the call goes where its program says, of which [`ask`] or [`Asked::choose`] has said `verdict`. While maps
+/// are replaced, that may be a backend which the other generation has put in the place of a frontend.
+#[inline(always)]
+pub fn is_direct(verdict: i32) -> bool {
+    verdict == ALLOW && !lost::is_moving()
 }
 
 impl<A: Client> Asked<A> {

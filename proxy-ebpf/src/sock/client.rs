@@ -55,6 +55,15 @@ pub fn socket(ctx: &SockAddrContext) -> *mut bpf_sock {
     unsafe { (*ctx.sock_addr).__bindgen_anon_1.sk }
 }
 
+/// True if the socket of a call is connected.
+#[inline(always)]
+pub fn is_connected(ctx: &SockAddrContext) -> bool {
+    // `TCP_ESTABLISHED` (net/tcp_states.h), which UDP has, too.
+    const ESTABLISHED: u32 = 1;
+    // SAFETY: as in `Client::bound`.
+    unsafe { (*socket(ctx)).state == ESTABLISHED }
+}
+
 /// The port that the socket of a call is bound to. One that is not gets it only after the hook: any will do.
 #[inline(always)]
 pub fn port(ctx: &SockAddrContext) -> u16 {

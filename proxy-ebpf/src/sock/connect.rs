@@ -7,23 +7,32 @@ use proxy_common::{
 
 use super::{
     ALLOW,
-    ask::ask,
+    ask::{ask, is_direct},
     client::{port, socket},
-    datagrams::{By, remember},
+    datagrams::{By, remember, remember_direct},
     place::{Call, Place},
 };
 use crate::maps;
 
 #[inline(always)]
 pub fn connect<P: Place>(call: &Call<P>) -> i32 {
-    let asked = match ask(call, Hook::CONNECT) {
-        Ok(asked) => asked,
-        Err(verdict) => return verdict,
-    };
-    let choice = match asked.choose(|| port(call.ctx)) {
-        Ok(choice) => choice,
-        Err(verdict) => return verdict,
-    };
+    match translate(call) {
+        Ok(()) => ALLOW,
+        Err(verdict) => {
+            if is_direct(verdict) {
+                forget(call);
+            }
+            verdict
+        }
+    }
+}
+
+/// # Errors
+/// The verdict, if it is not for us to choose a backend.
+#[inline(always)]
+fn translate<P: Place>(call: &Call<P>) -> Result<(), i32> {
+    let asked = ask(call, Hook::CONNECT)?;
+    let choice = asked.choose(|| port(call.ctx))?;
     let backend = (choice.backend.addr, choice.backend.port);
     if call.proto == proto::TCP {
         let pair = SocketPeer {
@@ -38,5 +47,15 @@ pub fn connect<P: Place>(call: &Call<P>) -> i32 {
     }
     asked.note(&choice);
     call.replace(&backend.0, backend.1);
-    ALLOW
+    Ok(())
+}
+
+/// A socket may be connected more than once: to a service, and later to a backend of it.
+#[inline(always)]
+fn forget<P: Place>(call: &Call<P>) {
+    if call.proto == proto::TCP {
+        maps::clear_socket_peer::<P::Addr>(socket(call.ctx));
+    } else {
+        remember_direct(call, By::Connect);
+    }
 }

@@ -7,7 +7,7 @@ use proxy_common::maps::socket_datagrams::{HeldPair, SENT, SocketDatagrams, Sock
 
 use super::{
     ask::Asked,
-    client::{Client, socket},
+    client::{Client, is_connected, socket},
     place::{Call, Mapped, Peer, Place, V4, V6},
 };
 use crate::{global::global_functions, maps, stage::select::Choice};
@@ -33,16 +33,75 @@ pub fn remember<P: Place>(call: &Call<P>, by: By, asked: &Asked<P::Addr>, choice
         pair.service = asked.frontend.service;
         pair.backend_id = choice.id;
     };
+    let (sk, cookie) = (socket(call.ctx), cookie(call.ctx));
+    if by == By::Send {
+        return maps::put_sent(sk, cookie, fill);
+    }
+    P::keep_connected(call.ctx.sock_addr);
+    maps::put_connected(sk, cookie, fill);
+}
+
+/// Notes that the socket speaks to the peer itself, if it has spoken to frontends.
+#[inline(always)]
+pub fn remember_direct<P: Place>(call: &Call<P>, by: By) {
+    let Some(data) = maps::socket_datagrams::<P::Addr>(socket(call.ctx)) else { return };
+    if by == By::Send {
+        P::send_directly(call.ctx.sock_addr);
+        return;
+    }
+    P::keep_connected(call.ctx.sock_addr);
+    let direct = SocketPair::direct(call.peer.addr, call.peer.port);
+    // SAFETY: the socket's storage.
+    unsafe { maps::put_connected_in(data, cookie(call.ctx), |pair| *pair = direct) };
+}
+
+#[inline(always)]
+fn cookie(ctx: &SockAddrContext) -> u64 {
     // SAFETY: the helper takes this kind of context.
-    let cookie = unsafe { helper::bpf_get_socket_cookie(call.ctx.as_ptr()) };
-    let sk = socket(call.ctx);
-    if by == By::Connect { maps::put_connected(sk, cookie, fill) } else { maps::put_sent(sk, cookie, fill) }
+    unsafe { helper::bpf_get_socket_cookie(ctx.as_ptr()) }
 }
 
 global_functions! {
+    pub fn shunt_keep_connected_v4(sock: *mut bpf_sock_addr) = keep_connected::<V4>;
+    pub fn shunt_keep_connected_v6(sock: *mut bpf_sock_addr) = keep_connected::<V6>;
+    pub fn shunt_keep_connected_mapped(sock: *mut bpf_sock_addr) = keep_connected::<Mapped>;
+    pub fn shunt_send_directly_v4(sock: *mut bpf_sock_addr) = send_directly::<V4>;
+    pub fn shunt_send_directly_v6(sock: *mut bpf_sock_addr) = send_directly::<V6>;
+    pub fn shunt_send_directly_mapped(sock: *mut bpf_sock_addr) = send_directly::<Mapped>;
     pub fn shunt_known_backend_v4(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V4>;
     pub fn shunt_known_backend_v6(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V6>;
     pub fn shunt_known_backend_mapped(sock: *mut bpf_sock_addr, service: u32) = known_backend::<Mapped>;
+}
+
+/// What the socket is connected to may be so still when it is connected elsewhere: the kernel may refuse that after us,
+/// and datagrams that have come may not have been read.
+#[inline(always)]
+fn keep_connected<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
+    let context = SockAddrContext::new(sock);
+    let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context)) else { return 0 };
+    // SAFETY: the socket's storage, and part of it.
+    unsafe {
+        let connected = &raw mut (*data).connected;
+        if let Some(pair) = maps::look_at_pair(connected, |pair| pair.holds().then_some(*pair)) {
+            maps::use_sent(data, cookie(&context), &pair);
+        }
+    }
+    0
+}
+
+/// A datagram goes to the peer of the call itself: answers are its own from now on, and no service's.
+#[inline(always)]
+fn send_directly<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
+    let context = SockAddrContext::new(sock);
+    let call = Call::<P>::new(&context);
+    if frontend_of(&call).is_some()
+        && let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context))
+    {
+        let direct = SocketPair::direct(call.peer.addr, call.peer.port);
+        // SAFETY: the socket's storage.
+        unsafe { maps::use_sent(data, cookie(&context), &direct) };
+    }
+    0
 }
 
 /// The number of the backend this socket last sent to under the frontend of the call, as long as it exists, else
@@ -83,10 +142,16 @@ pub fn frontend_of<P: Place>(call: &Call<P>) -> Option<Peer<P::Addr>> {
     let data = maps::socket_datagrams::<P::Addr>(socket(call.ctx))?;
     // SAFETY: part of the socket's storage.
     let connected = unsafe { &raw mut (*data).connected };
-    if let Some(frontend) = if_of(call, connected) {
-        return Some(frontend);
-    }
     let mut newest = 0;
+    if let Some(frontend) = if_of(call, connected) {
+        if is_connected(call.ctx) {
+            return Some(frontend);
+        }
+        // It was connected before.
+        // SAFETY: as above.
+        newest = unsafe { (&raw const (*connected).version).read_volatile() };
+    }
+    let connected_at = newest;
     let mut i = 0;
     while i < SENT {
         // SAFETY: the socket's storage, and part of it; what is seen here is only a hint.
@@ -100,7 +165,11 @@ pub fn frontend_of<P: Place>(call: &Call<P>) -> Option<Peer<P::Addr>> {
         }
         i += 1;
     }
-    if newest == 0 { None } else { with_version(data, newest).and_then(|held| if_of(call, held)) }
+    if newest == 0 {
+        return None;
+    }
+    let held = if newest == connected_at { connected } else { with_version(data, newest)? };
+    if_of(call, held)
 }
 
 /// The pair with a version. Each is looked at again: of a place that was kept, the verifier would walk what follows
@@ -128,8 +197,7 @@ fn if_of<P: Place>(call: &Call<P>, held: *mut HeldPair<P::Addr>) -> Option<Peer<
     // SAFETY: part of the socket's storage.
     unsafe {
         maps::look_at_pair(held, |pair| {
-            let same =
-                pair.backend_port == call.peer.port && pair.service != 0 && pair.backend == call.peer.addr;
+            let same = pair.backend_port == call.peer.port && pair.holds() && pair.backend == call.peer.addr;
             same.then_some(Peer { addr: pair.frontend, port: pair.frontend_port })
         })
     }

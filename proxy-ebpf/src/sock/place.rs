@@ -14,6 +14,10 @@ pub trait Place {
     /// The number of the backend that the socket last sent a datagram to for the call's peer, a frontend of `service`;
     /// none has the number of no backend.
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32;
+    /// Has the socket remember whom it is connected to as if it had sent there by address.
+    fn keep_connected(sock: *mut bpf_sock_addr);
+    /// Has the socket remember that it sends to the call's peer itself.
+    fn send_directly(sock: *mut bpf_sock_addr);
 }
 
 /// Of an IPv4 socket.
@@ -43,6 +47,16 @@ impl Place for V4 {
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
         datagrams::shunt_known_backend_v4(sock, service)
     }
+
+    #[inline(always)]
+    fn keep_connected(sock: *mut bpf_sock_addr) {
+        datagrams::shunt_keep_connected_v4(sock);
+    }
+
+    #[inline(always)]
+    fn send_directly(sock: *mut bpf_sock_addr) {
+        datagrams::shunt_send_directly_v4(sock);
+    }
 }
 
 impl Place for V6 {
@@ -69,6 +83,16 @@ impl Place for V6 {
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
         datagrams::shunt_known_backend_v6(sock, service)
     }
+
+    #[inline(always)]
+    fn keep_connected(sock: *mut bpf_sock_addr) {
+        datagrams::shunt_keep_connected_v6(sock);
+    }
+
+    #[inline(always)]
+    fn send_directly(sock: *mut bpf_sock_addr) {
+        datagrams::shunt_send_directly_v6(sock);
+    }
 }
 
 impl Place for Mapped {
@@ -88,6 +112,16 @@ impl Place for Mapped {
     #[inline(always)]
     fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
         datagrams::shunt_known_backend_mapped(sock, service)
+    }
+
+    #[inline(always)]
+    fn keep_connected(sock: *mut bpf_sock_addr) {
+        datagrams::shunt_keep_connected_mapped(sock);
+    }
+
+    #[inline(always)]
+    fn send_directly(sock: *mut bpf_sock_addr) {
+        datagrams::shunt_send_directly_mapped(sock);
     }
 }
 

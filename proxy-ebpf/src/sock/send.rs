@@ -4,30 +4,39 @@ use proxy_common::maps::events::Hook;
 
 use super::{
     ALLOW,
-    ask::ask,
+    ask::{ask, is_direct},
     client::port,
-    datagrams::{By, remember},
+    datagrams::{By, remember, remember_direct},
     place::{Call, Place},
 };
 use crate::maps;
 
 #[inline(always)]
 pub fn send<P: Place>(call: &Call<P>) -> i32 {
-    let asked = match ask(call, Hook::SEND) {
-        Ok(asked) => asked,
-        Err(verdict) => return verdict,
-    };
+    match translate(call) {
+        Ok(()) => ALLOW,
+        Err(verdict) => {
+            if is_direct(verdict) {
+                remember_direct(call, By::Send);
+            }
+            verdict
+        }
+    }
+}
+
+/// # Errors
+/// The verdict, if it is not for us to choose a backend.
+#[inline(always)]
+fn translate<P: Place>(call: &Call<P>) -> Result<(), i32> {
+    let asked = ask(call, Hook::SEND)?;
     let known = P::known_backend(call.ctx.sock_addr, asked.frontend.service);
     if let Some(known) = maps::backend::<P::Addr>(known) {
         call.replace(&known.addr, known.port);
-        return ALLOW;
+        return Ok(());
     }
-    let choice = match asked.choose(|| port(call.ctx)) {
-        Ok(choice) => choice,
-        Err(verdict) => return verdict,
-    };
+    let choice = asked.choose(|| port(call.ctx))?;
     remember(call, By::Send, &asked, &choice);
     asked.note(&choice);
     call.replace(&choice.backend.addr, choice.backend.port);
-    ALLOW
+    Ok(())
 }

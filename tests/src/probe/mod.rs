@@ -13,14 +13,16 @@ mod load;
 mod protocol;
 mod sctp;
 mod serve;
+mod share;
 mod socket;
+mod steps;
 mod tcp;
 mod udp;
 mod work;
 
 pub use protocol::{
     Answer, Arrival, Bulk, Calls, Datagrams, Dial, Exchange, Forward, Outcome, PATIENCE_MS, Proto, Serve,
-    Traffic,
+    Share, Step, Steps, Traffic,
 };
 pub use work::work;
 
@@ -79,6 +81,16 @@ impl Worker {
     /// Sends datagrams by address.
     pub fn send(&self, datagrams: Datagrams) -> Result<Vec<Outcome>> {
         self.outcomes(&Request::Datagrams(datagrams))
+    }
+
+    /// Sends datagrams by address from sockets that threads share; how it went for each thread.
+    pub fn share(&self, share: Share) -> Result<Vec<Outcome>> {
+        self.outcomes(&Request::Share(share))
+    }
+
+    /// Uses a socket in one way after the other; how each went, but for those that ask nobody.
+    pub fn walk(&self, steps: Steps) -> Result<Vec<Outcome>> {
+        self.outcomes(&Request::Steps(steps))
     }
 
     /// Another exchange on a connection that a dial kept.

@@ -56,6 +56,8 @@ pub(crate) enum Request {
     EndLoad,
     Calls(Calls),
     Datagrams(Datagrams),
+    Share(Share),
+    Steps(Steps),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,6 +156,43 @@ pub struct Datagrams {
     pub socket: String,
     /// Destinations, of one family.
     pub to: Vec<SocketAddr>,
+}
+
+/// UDP sockets that send by address, each shared by several threads, one socket after the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Share {
+    /// File of the client's namespace.
+    pub netns: PathBuf,
+    /// Where the threads send, one for each. All begin at the same time.
+    pub to: Vec<SocketAddr>,
+    /// Sockets.
+    pub sockets: usize,
+    /// Datagrams that each thread sends by a socket, before it reads as many answers, to whomever.
+    pub datagrams: usize,
+}
+
+/// One socket that is used in one way after the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Steps {
+    /// File of the client's namespace.
+    pub netns: PathBuf,
+    /// TCP or UDP.
+    pub proto: Proto,
+    /// What is done with it, by addresses of one family.
+    pub steps: Vec<Step>,
+}
+
+/// What is done with a socket.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Step {
+    /// Connects it, and asks whom it is connected to.
+    Connect(SocketAddr),
+    /// Asks whom it is connected to.
+    Ask,
+    /// Asks somebody else by a datagram.
+    AskAt(SocketAddr),
+    /// Connects it to nobody.
+    Disconnect,
 }
 
 /// Continuous traffic of one kind; see [`load`](crate::load).

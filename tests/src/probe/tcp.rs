@@ -101,6 +101,11 @@ impl Connection {
         outcome(self.try_exchange(bulk, limit))
     }
 
+    /// One over a socket that is connected.
+    pub(super) fn over(socket: Socket) -> Self {
+        Self(BufReader::new(socket.into()))
+    }
+
     /// Connects from whatever address the kernel chooses.
     pub(super) fn open(to: SocketAddr, limit: Duration) -> Result<Self> {
         let socket = open(to.ip(), Proto::Tcp)?;

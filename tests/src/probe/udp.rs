@@ -64,10 +64,14 @@ pub(super) fn serve(socket: &Socket, ledger: &Ledger) {
 }
 
 /// A socket that holds what arrives while its thread waits for a CPU.
-fn roomy(family_of: IpAddr) -> Result<Socket> {
+pub(super) fn roomy(family_of: IpAddr) -> Result<Socket> {
     let socket = open(family_of, Proto::Udp)?;
     hold(&socket, ROOM)?;
     Ok(socket)
+}
+
+pub(super) fn numbered(number: u64) -> Vec<u8> {
+    [NUMBERED, &number.to_be_bytes()].concat()
 }
 
 fn number_of(datagram: &[u8]) -> Option<u64> {
@@ -88,9 +92,7 @@ impl Numbered {
     }
 
     pub(super) fn send(&self, number: u64) -> io::Result<()> {
-        let mut text = NUMBERED.to_vec();
-        text.extend(number.to_be_bytes());
-        self.0.send(&text).map(drop)
+        self.0.send(&numbered(number)).map(drop)
     }
 
     /// The number of an answer that comes until then.
@@ -211,6 +213,11 @@ pub(super) fn client(
 }
 
 impl Client {
+    /// One that sends by address unless it is connected.
+    pub(super) fn over(socket: UdpSocket, to: SocketAddr, connected: bool) -> Self {
+        Self { socket, to, connected }
+    }
+
     /// Sends a datagram and waits for the answer to this very one.
     pub(super) fn exchange(&self, limit: Duration) -> Outcome {
         match self.send(b"hi") {

@@ -7,7 +7,7 @@ use super::{
     load::Loads,
     protocol::{Reply, Request},
     serve::{self, Arrivals},
-    udp,
+    share, steps, udp,
 };
 use crate::lines;
 use anyhow::Result;
@@ -45,6 +45,8 @@ fn carry_out(
             Reply::Done
         }
         Request::Datagrams(request) => Reply::Outcomes(udp::by_address(&request, sockets)?),
+        Request::Share(request) => Reply::Outcomes(share::share(&request)?),
+        Request::Steps(request) => Reply::Outcomes(steps::walk(&request)?),
         Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
         Request::Exchange(request) => Reply::Outcomes(vec![exchange(&request, kept)]),
         Request::Load(traffic) => {

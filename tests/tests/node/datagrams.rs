@@ -2,13 +2,14 @@
 //! socket was told before is kept with it.
 
 use crate::{
+    copies,
     udp::{move_to_node_2, write},
     world::{soon, two_nodes},
 };
 use anyhow::{Context, Result, ensure};
 use proxy_common::{Ip4, Ip6, maps::socket_datagrams::SENT};
 use proxy_userspace::kernel::{PinnedMaps, Pins};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tests::{
     agent::SocketLb,
@@ -43,30 +44,10 @@ fn more(number: u8, v4: bool) -> IpAddr {
 fn objects(count: u8) -> Result<Vec<Value>> {
     let mut objects = manifests::two_nodes()?;
     for number in 0..count {
-        let mut service = manifests::find(&mut objects, "Service", "one")?.clone();
-        let name = format!("more{number}");
-        service["metadata"]["name"] = name.as_str().into();
-        let ports = service["spec"]["ports"].as_array().context("ports")?;
-        let udp: Vec<Value> = ports.iter().filter(|port| port["protocol"] == "UDP").cloned().collect();
-        let addresses = [true, false].map(|v4| more(number, v4).to_string());
-        service["spec"] = json!({
-            "type": "ClusterIP", "clusterIP": addresses[0], "clusterIPs": addresses,
-            "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack", "ports": udp,
-        });
-        for port in service["spec"]["ports"].as_array_mut().context("ports")? {
-            port.as_object_mut().context("a port")?.remove("nodePort");
-        }
-        service.as_object_mut().context("a service")?.remove("status");
-        let slices = ["one-4", "one-6"].map(|slice| {
-            let mut slice = manifests::find(&mut objects, "EndpointSlice", slice)?.clone();
-            slice["metadata"]["name"] = format!("{name}-{}", slice["addressType"]).replace('"', "").into();
-            slice["metadata"]["labels"]["kubernetes.io/service-name"] = name.as_str().into();
-            Ok::<_, anyhow::Error>(slice)
-        });
-        objects.push(service);
-        for slice in slices {
-            objects.push(slice?);
-        }
+        let service =
+            copies::add(&mut objects, &format!("more{number}"), [true, false].map(|v4| more(number, v4)))?;
+        let ports = service["spec"]["ports"].as_array_mut().context("ports")?;
+        ports.retain(|port| port["protocol"] == "UDP");
     }
     Ok(objects)
 }
