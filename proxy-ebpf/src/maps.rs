@@ -49,7 +49,8 @@ use proxy_common::{
 pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
     datagrams::{
-        look_at_pair, put_connected, put_connected_in, put_sent, sent, socket_datagrams, use_pair, use_sent,
+        look_at_pair, put_connected, put_connected_in, put_sent, put_sent_in, sent, socket_datagrams,
+        use_pair, use_sent,
     },
     flows::{
         Claim, Row, candidate, conntrack, conntrack_apart, conntrack_claim, conntrack_put, conntrack_remove,

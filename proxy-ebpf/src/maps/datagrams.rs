@@ -73,10 +73,12 @@ pub unsafe fn use_sent<A: Tables>(data: *mut SocketDatagrams<A>, cookie: u64, pa
     }
 }
 
+/// [`put_sent`] in storage that the socket has.
+///
 /// # Safety
 /// `data` is a socket's storage.
 #[inline(always)]
-unsafe fn put_sent_in<A: Tables>(
+pub unsafe fn put_sent_in<A: Tables>(
     data: *mut SocketDatagrams<A>,
     cookie: u64,
     fill: impl FnOnce(&mut SocketPair<A>),

@@ -94,12 +94,27 @@ fn keep_connected<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
 fn send_directly<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
     let context = SockAddrContext::new(sock);
     let call = Call::<P>::new(&context);
-    if frontend_of(&call).is_some()
-        && let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context))
-    {
+    let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context)) else { return 0 };
+    // SAFETY: part of the socket's storage.
+    let mut has_frontend = if_of(&call, unsafe { &raw mut (*data).connected }).is_some();
+    let mut i = 0;
+    while i < SENT {
+        // SAFETY: the socket's storage, and part of it.
+        let held = unsafe { maps::sent(data, i) };
+        if let Some(shown) = if_of(&call, held) {
+            if shown.port == call.peer.port && shown.addr == call.peer.addr {
+                // SAFETY: as above.
+                unsafe { maps::use_pair(data, held) };
+                return 0;
+            }
+            has_frontend = true;
+        }
+        i += 1;
+    }
+    if has_frontend {
         let direct = SocketPair::direct(call.peer.addr, call.peer.port);
-        // SAFETY: the socket's storage.
-        unsafe { maps::use_sent(data, cookie(&context), &direct) };
+        // SAFETY: as above.
+        unsafe { maps::put_sent_in(data, cookie(&context), |pair| *pair = direct) };
     }
     0
 }

@@ -21,7 +21,7 @@ use crate::{
 
 /// Clients of a batch. The map of affinity has room for them all.
 const CLIENTS: u8 = 100;
-const BATCHES: usize = 5;
+const BATCHES: usize = 3;
 /// The service of the bench.
 const SERVICE: u32 = 1;
 
