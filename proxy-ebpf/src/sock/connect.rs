@@ -9,7 +9,7 @@ use super::{
     ALLOW,
     ask::{ask, is_direct},
     client::{port, socket},
-    datagrams::{By, remember, remember_direct},
+    datagrams::{By, connect_directly, remember},
     place::{Call, Place},
 };
 use crate::maps;
@@ -56,6 +56,6 @@ fn forget<P: Place>(call: &Call<P>) {
     if call.proto == proto::TCP {
         maps::clear_socket_peer::<P::Addr>(socket(call.ctx));
     } else {
-        remember_direct(call, By::Connect);
+        connect_directly(call);
     }
 }

@@ -8,9 +8,9 @@ use proxy_common::maps::socket_datagrams::{HeldPair, SENT, SocketDatagrams, Sock
 use super::{
     ask::Asked,
     client::{Client, is_connected, socket},
-    place::{Call, Mapped, Peer, Place, V4, V6},
+    place::{Call, Peer, Place, global_by_place},
 };
-use crate::{global::global_functions, maps, stage::select::Choice};
+use crate::{maps, stage::select::Choice};
 
 /// No backend.
 const NONE: u32 = u32::MAX;
@@ -37,19 +37,15 @@ pub fn remember<P: Place>(call: &Call<P>, by: By, asked: &Asked<P::Addr>, choice
     if by == By::Send {
         return maps::put_sent(sk, cookie, fill);
     }
-    P::keep_connected(call.ctx.sock_addr);
+    keep_connected::<P>(call.ctx.sock_addr);
     maps::put_connected(sk, cookie, fill);
 }
 
-/// Notes that the socket speaks to the peer itself, if it has spoken to frontends.
+/// Notes that the socket is connected to the peer itself, if it has spoken to frontends.
 #[inline(always)]
-pub fn remember_direct<P: Place>(call: &Call<P>, by: By) {
+pub fn connect_directly<P: Place>(call: &Call<P>) {
     let Some(data) = maps::socket_datagrams::<P::Addr>(socket(call.ctx)) else { return };
-    if by == By::Send {
-        P::send_directly(call.ctx.sock_addr);
-        return;
-    }
-    P::keep_connected(call.ctx.sock_addr);
+    keep_connected::<P>(call.ctx.sock_addr);
     let direct = SocketPair::direct(call.peer.addr, call.peer.port);
     // SAFETY: the socket's storage.
     unsafe { maps::put_connected_in(data, cookie(call.ctx), |pair| *pair = direct) };
@@ -61,22 +57,23 @@ fn cookie(ctx: &SockAddrContext) -> u64 {
     unsafe { helper::bpf_get_socket_cookie(ctx.as_ptr()) }
 }
 
-global_functions! {
-    pub fn shunt_keep_connected_v4(sock: *mut bpf_sock_addr) = keep_connected::<V4>;
-    pub fn shunt_keep_connected_v6(sock: *mut bpf_sock_addr) = keep_connected::<V6>;
-    pub fn shunt_keep_connected_mapped(sock: *mut bpf_sock_addr) = keep_connected::<Mapped>;
-    pub fn shunt_send_directly_v4(sock: *mut bpf_sock_addr) = send_directly::<V4>;
-    pub fn shunt_send_directly_v6(sock: *mut bpf_sock_addr) = send_directly::<V6>;
-    pub fn shunt_send_directly_mapped(sock: *mut bpf_sock_addr) = send_directly::<Mapped>;
-    pub fn shunt_known_backend_v4(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V4>;
-    pub fn shunt_known_backend_v6(sock: *mut bpf_sock_addr, service: u32) = known_backend::<V6>;
-    pub fn shunt_known_backend_mapped(sock: *mut bpf_sock_addr, service: u32) = known_backend::<Mapped>;
+global_by_place! {
+    /// Has the socket remember whom it is connected to as if it had sent there by address.
+    fn keep_connected(sock: *mut bpf_sock_addr) = keep
+        as shunt_keep_connected_v4, shunt_keep_connected_v6, shunt_keep_connected_mapped;
+    /// Notes that the socket sends to the call's peer itself, if it has spoken to frontends.
+    pub fn send_directly(sock: *mut bpf_sock_addr) = note_direct
+        as shunt_send_directly_v4, shunt_send_directly_v6, shunt_send_directly_mapped;
+    /// The number of the backend that the socket last sent a datagram to for the call's peer, a frontend of `service`;
+    /// none has the number of no backend.
+    pub fn known_backend(sock: *mut bpf_sock_addr, service: u32) = find_known
+        as shunt_known_backend_v4, shunt_known_backend_v6, shunt_known_backend_mapped;
 }
 
 /// What the socket is connected to may be so still when it is connected elsewhere: the kernel may refuse that after us,
 /// and datagrams that have come may not have been read.
 #[inline(always)]
-fn keep_connected<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
+fn keep<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
     let context = SockAddrContext::new(sock);
     let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context)) else { return 0 };
     // SAFETY: the socket's storage, and part of it.
@@ -91,7 +88,7 @@ fn keep_connected<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
 
 /// A datagram goes to the peer of the call itself: answers are its own from now on, and no service's.
 #[inline(always)]
-fn send_directly<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
+fn note_direct<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
     let context = SockAddrContext::new(sock);
     let call = Call::<P>::new(&context);
     let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context)) else { return 0 };
@@ -122,7 +119,7 @@ fn send_directly<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
 /// The number of the backend this socket last sent to under the frontend of the call, as long as it exists, else
 /// [`NONE`]. The frontend is one of `service`.
 #[inline(always)]
-fn known_backend<P: Place>(sock: *mut bpf_sock_addr, service: u32) -> u32 {
+fn find_known<P: Place>(sock: *mut bpf_sock_addr, service: u32) -> u32 {
     let context = SockAddrContext::new(sock);
     let call = Call::<P>::new(&context);
     let Some(data) = maps::socket_datagrams::<P::Addr>(socket(call.ctx)) else { return NONE };

@@ -3,22 +3,50 @@
 use aya_ebpf::{bindings::bpf_sock_addr, programs::SockAddrContext};
 use proxy_common::{Addr as _, Ip4, Ip6};
 
-use super::{client::Client, datagrams};
+use super::client::Client;
 
 /// The fields of the context that hold an address.
 pub trait Place {
     type Addr: Client;
 
+    const FIELDS: Fields;
+
     fn addr(sock: *mut bpf_sock_addr) -> Self::Addr;
     fn set_addr(sock: *mut bpf_sock_addr, addr: &Self::Addr);
-    /// The number of the backend that the socket last sent a datagram to for the call's peer, a frontend of `service`;
-    /// none has the number of no backend.
-    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32;
-    /// Has the socket remember whom it is connected to as if it had sent there by address.
-    fn keep_connected(sock: *mut bpf_sock_addr);
-    /// Has the socket remember that it sends to the call's peer itself.
-    fn send_directly(sock: *mut bpf_sock_addr);
 }
+
+/// Names a [`Place`] where there can be no parameter of type.
+pub enum Fields {
+    V4,
+    V6,
+    Mapped,
+}
+
+/// Declares a function that calls a global one for its place: these have no parameters of type. The body has.
+macro_rules! global_by_place {
+    ($(
+        $(#[$doc:meta])*
+        $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) = $body:ident as $v4:ident, $v6:ident, $mapped:ident;
+    )+) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        $visibility fn $name<P: $crate::sock::place::Place>($($argument: $type),*) -> u32 {
+            use $crate::sock::place::Fields;
+            match P::FIELDS {
+                Fields::V4 => $v4($($argument),*),
+                Fields::V6 => $v6($($argument),*),
+                Fields::Mapped => $mapped($($argument),*),
+            }
+        }
+
+        $crate::global::global_functions! {
+            fn $v4($($argument: $type),*) = $body::<$crate::sock::place::V4>;
+            fn $v6($($argument: $type),*) = $body::<$crate::sock::place::V6>;
+            fn $mapped($($argument: $type),*) = $body::<$crate::sock::place::Mapped>;
+        }
+    )+};
+}
+pub(crate) use global_by_place;
 
 /// Of an IPv4 socket.
 pub struct V4;
@@ -31,6 +59,8 @@ pub struct Mapped;
 impl Place for V4 {
     type Addr = Ip4;
 
+    const FIELDS: Fields = Fields::V4;
+
     #[inline(always)]
     fn addr(sock: *mut bpf_sock_addr) -> Ip4 {
         // SAFETY: the context is valid while the program runs, and IPv4 hooks may use this field.
@@ -42,25 +72,12 @@ impl Place for V4 {
         // SAFETY: as for `addr`.
         unsafe { (*sock).user_ip4 = u32::from_ne_bytes(addr.octets) };
     }
-
-    #[inline(always)]
-    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-        datagrams::shunt_known_backend_v4(sock, service)
-    }
-
-    #[inline(always)]
-    fn keep_connected(sock: *mut bpf_sock_addr) {
-        datagrams::shunt_keep_connected_v4(sock);
-    }
-
-    #[inline(always)]
-    fn send_directly(sock: *mut bpf_sock_addr) {
-        datagrams::shunt_send_directly_v4(sock);
-    }
 }
 
 impl Place for V6 {
     type Addr = Ip6;
+
+    const FIELDS: Fields = Fields::V6;
 
     #[inline(always)]
     fn addr(sock: *mut bpf_sock_addr) -> Ip6 {
@@ -78,25 +95,12 @@ impl Place for V6 {
             (*sock).user_ip6[3] = words[3];
         }
     }
-
-    #[inline(always)]
-    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-        datagrams::shunt_known_backend_v6(sock, service)
-    }
-
-    #[inline(always)]
-    fn keep_connected(sock: *mut bpf_sock_addr) {
-        datagrams::shunt_keep_connected_v6(sock);
-    }
-
-    #[inline(always)]
-    fn send_directly(sock: *mut bpf_sock_addr) {
-        datagrams::shunt_send_directly_v6(sock);
-    }
 }
 
 impl Place for Mapped {
     type Addr = Ip4;
+
+    const FIELDS: Fields = Fields::Mapped;
 
     #[inline(always)]
     fn addr(sock: *mut bpf_sock_addr) -> Ip4 {
@@ -107,21 +111,6 @@ impl Place for Mapped {
     fn set_addr(sock: *mut bpf_sock_addr, addr: &Ip4) {
         // SAFETY: as for `user_ip6`.
         unsafe { (*sock).user_ip6[3] = u32::from_ne_bytes(addr.octets) };
-    }
-
-    #[inline(always)]
-    fn known_backend(sock: *mut bpf_sock_addr, service: u32) -> u32 {
-        datagrams::shunt_known_backend_mapped(sock, service)
-    }
-
-    #[inline(always)]
-    fn keep_connected(sock: *mut bpf_sock_addr) {
-        datagrams::shunt_keep_connected_mapped(sock);
-    }
-
-    #[inline(always)]
-    fn send_directly(sock: *mut bpf_sock_addr) {
-        datagrams::shunt_send_directly_mapped(sock);
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     ALLOW,
     ask::{ask, is_direct},
     client::port,
-    datagrams::{By, remember, remember_direct},
+    datagrams::{By, known_backend, remember, send_directly},
     place::{Call, Place},
 };
 use crate::maps;
@@ -17,7 +17,7 @@ pub fn send<P: Place>(call: &Call<P>) -> i32 {
         Ok(()) => ALLOW,
         Err(verdict) => {
             if is_direct(verdict) {
-                remember_direct(call, By::Send);
+                send_directly::<P>(call.ctx.sock_addr);
             }
             verdict
         }
@@ -29,7 +29,7 @@ pub fn send<P: Place>(call: &Call<P>) -> i32 {
 #[inline(always)]
 fn translate<P: Place>(call: &Call<P>) -> Result<(), i32> {
     let asked = ask(call, Hook::SEND)?;
-    let known = P::known_backend(call.ctx.sock_addr, asked.frontend.service);
+    let known = known_backend::<P>(call.ctx.sock_addr, asked.frontend.service);
     if let Some(known) = maps::backend::<P::Addr>(known) {
         call.replace(&known.addr, known.port);
         return Ok(());
