@@ -49,13 +49,19 @@ pub fn recall<F: Framing, A: Tables>(frame: &Frame<F>, macs: &Macs) -> Known {
     if maps::parsed::<A>().is_none_or(changes) {
         return Known::No;
     }
-    let [a, b, c, d, e, f] = macs.dst;
-    let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u32::from(u16::from_ne_bytes([e, f])));
-    match known::<A>(frame.ifindex(), low, high | u32::from(F::TAGGED) << 16, ip_len(frame)) {
+    let (low, high) = words(macs.dst, F::TAGGED.into());
+    match known::<A>(frame.ifindex(), low, high, ip_len(frame)) {
         SENT => Known::Sent,
         UP => Known::Up,
         _ => Known::No,
     }
+}
+
+/// In numbers, which functions take: to what link-layer address a frame has come, and whether with a tag.
+#[inline(always)]
+fn words([a, b, c, d, e, f]: [u8; 6], tagged: u16) -> (u32, u32) {
+    let high = u32::from(u16::from_ne_bytes([e, f])) | u32::from(tagged) << 16;
+    (u32::from_ne_bytes([a, b, c, d]), high)
 }
 
 /// Counts the frame, which this program has parsed and sends on. What it becomes, and the next hop in the room, are good
@@ -106,11 +112,7 @@ fn find_known<A: Tables>(ifindex: u32, mac_low: u32, mac_high: u32, bytes: u32) 
     if !maps::copy_next_hop(place, hop) || entry.ifindex != entry.out_to(place, hop, epoch()) {
         return NONE;
     }
-    let [a, b, c, d, e, f] = hop.own;
-    let arrives = u32::from_ne_bytes([a, b, c, d]) == mac_low
-        && u32::from(u16::from_ne_bytes([e, f])) | u32::from(hop.tagged) << 16 == mac_high
-        && hop.in_ifindex == ifindex;
-    if !arrives {
+    if hop.in_ifindex != ifindex || words(hop.own, hop.tagged) != (mac_low, mac_high) {
         return NONE;
     }
     if hop.ifindex == 0 {
