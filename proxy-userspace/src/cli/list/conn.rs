@@ -246,10 +246,9 @@ fn connection<A: MapAddr>(
     entry: &CtEntry<A>,
 ) -> ConnView {
     let client = socket(key.src, key.sport);
-    let reply = reply(rows, key, entry);
-    let last_seen = reply.map_or(0, |r| r.last_seen).max(entry.last_seen);
     let left = entry.role == Role::LEAVE.0;
     let whole = flow::Connection::of(key, entry, |key| rows.conntrack.get(key));
+    let last_seen = whole.as_ref().map_or(entry.last_seen, |whole| whole.last_seen);
     let traffic = whole.as_ref().map(|whole| whole.traffic).unwrap_or_default();
     ConnView {
         service: if entry.service == 0 { String::new() } else { names.of(entry.service) },
