@@ -31,9 +31,9 @@ use super::{
     hash::HashTable,
     iterators::{LIST_SOCKETS, MapIterator, SWEEPS},
     mmap::MappedArray,
-    object,
     pins::Pins,
     sweep::ConnectionSweep,
+    trie::{ServiceAddr, cidr_rows, delete_from, range_key, range_rows, trie, trie_error},
 };
 use crate::dataplane::{FamilyMaps, MapError, MapName};
 
@@ -136,58 +136,6 @@ pub(super) fn mapped<T: Pod>(pins: &Pins, name: &'static str) -> Result<MappedAr
         .map_err(|source| KernelError::System { what: format!("map {name} into memory"), source })
 }
 
-fn trie<K: Pod>(pins: &Pins, name: &'static str) -> Result<LpmTrie<MapData, K, u32>, KernelError> {
-    let map = object::pinned(pins, name)?;
-    LpmTrie::try_from(map).map_err(|source| KernelError::Map { name, source })
-}
-
-/// `SourceRange` without its length, which aya's key has.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ServiceAddr<A> {
-    service: u32,
-    addr: A,
-}
-
-// SAFETY: a u32 and an address aligned like it: no padding, any bits are valid.
-unsafe impl<A: KernelAddr> Pod for ServiceAddr<A> {}
-
-fn range_key<A: KernelAddr>(row: &SourceRange<A>) -> Key<ServiceAddr<A>> {
-    Key::new(row.bits, ServiceAddr { service: row.service, addr: row.addr })
-}
-
-/// The rows of a trie of service ranges.
-fn cidr_rows<A: KernelAddr>(trie: &LpmTrie<MapData, A, u32>) -> Result<Vec<Prefix<A>>, MapError> {
-    trie.keys()
-        .map(|key| key.map(|k| Prefix { bits: k.prefix_len(), addr: k.data() }))
-        .collect::<Result<_, _>>()
-        .map_err(trie_error(MapName::ServiceCidrs, "read the rows"))
-}
-
-/// The rows of a trie of source ranges.
-fn range_rows<A: KernelAddr>(
-    trie: &LpmTrie<MapData, ServiceAddr<A>, u32>,
-) -> Result<Vec<SourceRange<A>>, MapError> {
-    let row = |k: Key<ServiceAddr<A>>| {
-        let ServiceAddr { service, addr } = k.data();
-        SourceRange { bits: k.prefix_len(), service, addr }
-    };
-    trie.keys()
-        .map(|key| key.map(row))
-        .collect::<Result<_, _>>()
-        .map_err(trie_error(MapName::SourceRanges, "read the rows"))
-}
-
-/// The pinned rows of `service_cidrs`.
-pub(super) fn service_cidrs<A: KernelAddr>(pins: &Pins) -> Result<Vec<Prefix<A>>, KernelError> {
-    Ok(cidr_rows(&trie(pins, A::PINS.0.service_cidrs)?)?)
-}
-
-/// The pinned rows of `source_ranges`.
-pub(super) fn source_ranges<A: KernelAddr>(pins: &Pins) -> Result<Vec<SourceRange<A>>, KernelError> {
-    Ok(range_rows(&trie(pins, A::PINS.0.source_ranges)?)?)
-}
-
 impl<A: KernelAddr> KernelFamily<A> {
     pub(super) fn open(pins: &Pins) -> Result<Self, KernelError> {
         let names = A::PINS.0;
@@ -255,22 +203,6 @@ pub(super) fn each_socket_pair<A: KernelAddr>(
 
 fn fatal(map: MapName) -> impl Fn(io::Error) -> MapError {
     move |source| MapError::Fatal { map, source }
-}
-
-fn trie_error(map: MapName, what: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
-    move |e| MapError::Retryable { map, what: what.to_owned(), source: io::Error::other(e) }
-}
-
-/// Deletes a row, if it is there.
-fn delete_from<K: Pod>(
-    trie: &mut LpmTrie<MapData, K, u32>,
-    key: &Key<K>,
-    map: MapName,
-) -> Result<(), MapError> {
-    match trie.remove(key) {
-        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
-        Err(e) => Err(trie_error(map, "delete a row")(e)),
-    }
 }
 
 /// Sizes of rows are those of the pins: `object::fits` tells pins of another shape.

@@ -48,6 +48,7 @@ mod sock_diag;
 mod sockets;
 mod sweep;
 mod tails;
+mod trie;
 mod xdp;
 
 pub use attach::{Target, TcMode};

@@ -7,9 +7,8 @@ use super::PinnedMaps;
 use crate::{
     dataplane::{MapAddr, MemoryFamily, MemoryMaps, Room},
     kernel::{
-        KernelAddr, KernelError,
-        family::{service_cidrs, source_ranges},
-        object,
+        KernelAddr, KernelError, object,
+        trie::{service_cidrs, source_ranges},
     },
 };
 
