@@ -20,10 +20,8 @@ pub fn count_opened<A: Tables>(key: &CounterKey) {
     count(own, || A::opened().insert(key, &1, u64::from(BPF_NOEXIST)).is_ok());
 }
 
-/// Adds one to this CPU's own count, which `own` finds, or begins a row by `begin`.
-///
-/// Programs of one CPU may interrupt each other; what no other CPU writes is added to without its neighbours'
-/// caches.
+/// Adds one to this CPU's own count, which `own` finds, or begins a row by `begin`. As one operation: programs of a CPU
+/// may interrupt each other.
 #[inline(always)]
 fn count(own: impl Fn() -> Option<*mut u64>, begin: impl FnOnce() -> bool) {
     if let Some(count) = own() {
