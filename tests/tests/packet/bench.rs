@@ -1,6 +1,6 @@
 //! The loaded programs with a few services, written row by row.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use proxy_common::{
     DropReason,
@@ -90,7 +90,8 @@ pub(crate) struct Bench {
     pub(crate) datapath: Datapath,
     pub(crate) maps: KernelMaps,
     pub(crate) pins: Pins,
-    _bpffs: BpfFs,
+    /// Unmounted with the last generation.
+    bpffs: Arc<BpfFs>,
 }
 
 impl Bench {
@@ -101,6 +102,17 @@ impl Bench {
     /// One with room for that many rows of connections per family.
     pub(crate) fn with_conntrack(rows: u32) -> Self {
         let bpffs = BpfFs::mount("packet").expect("root, to mount a BPF file system");
+        let mut bench = Self::open(bpffs.into(), rows);
+        bench.settle();
+        bench
+    }
+
+    /// The generation after this one, with tables of another size, before it takes over.
+    pub(crate) fn successor(&self) -> Self {
+        Self::open(self.bpffs.clone(), 8192)
+    }
+
+    fn open(bpffs: Arc<BpfFs>, rows: u32) -> Self {
         let root = bpffs.path().join("shunt");
         let capacities = Capacities {
             frontends: 256,
@@ -121,9 +133,7 @@ impl Bench {
         let mut datapath = Datapath::open(options).expect("the programs load");
         datapath.load_layer3().expect("the programs load");
         let maps = datapath.maps().expect("the maps open");
-        let mut bench = Self { datapath, maps, pins: Pins::new(root), _bpffs: bpffs };
-        bench.settle();
-        bench
+        Self { datapath, maps, pins: Pins::new(root), bpffs }
     }
 
     fn settle(&mut self) {

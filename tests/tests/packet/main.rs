@@ -19,6 +19,7 @@ mod echo;
 mod forgotten;
 mod forward;
 mod grace;
+mod handover;
 mod hooks;
 mod hostile;
 mod icmp_error;

@@ -141,8 +141,7 @@ fn take_one<A: KernelAddr>(
     }
 }
 
-/// Enters a row. What is here already stays if it leads elsewhere: it belongs to a connection that
-/// began after the one there had ended.
+/// Enters a row, unless what is here already belongs to a later connection.
 fn enter<A: KernelAddr>(carrier: &Carrier, key: &[u8], entry: &CtEntry<A>) -> std::io::Result<()> {
     let there = match carrier.to.map.put(key, bytes(entry), NOEXIST) {
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) => carrier.to.map.get(key)?,
@@ -156,11 +155,14 @@ fn enter<A: KernelAddr>(carrier: &Carrier, key: &[u8], entry: &CtEntry<A>) -> st
 }
 
 /// What becomes of the row here; nothing if it stays.
+///
+/// Of two that lead elsewhere one belongs to a connection that has ended. Either the other one began here; or it
+/// began there after the rows had been copied, by the client's port or the source port of the one that had ended.
 fn merge<A: KernelAddr>(there: &CtEntry<A>, here: &CtEntry<A>) -> Option<CtEntry<A>> {
     let same = there.target(0) == here.target(0) && there.role == here.role;
     let completed = here.flags & SNAT_PENDING != 0 && there.flags & SNAT_PENDING == 0;
     if !same && !completed {
-        return None;
+        return (there.last_seen > here.last_seen).then_some(*there);
     }
     let mut row = if completed || there.last_seen >= here.last_seen { *there } else { *here };
     row.tcp_flags |= there.tcp_flags | here.tcp_flags;
@@ -186,8 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_began_here_keeps_its_row() {
-        assert_eq!(merge(&row(1, 20, 0, 1), &row(2, 10, 0, 0)), None);
+    fn the_connection_that_began_last_keeps_its_row() {
+        assert_eq!(merge(&row(1, 10, 0, 1), &row(2, 20, 0, 0)), None);
+        assert_eq!(merge(&row(1, 20, 0, 0), &row(2, 10, 0, 1)), Some(row(1, 20, 0, 0)));
         let completed = row(7, 10, 0, 0);
         assert_eq!(merge(&completed, &row(1, 20, SNAT_PENDING, 0)), Some(completed));
     }
