@@ -78,7 +78,7 @@ pub struct Counts {
     pub duplicates: u64,
     /// The longest time to an answer, in ms.
     pub longest_ms: u64,
-    /// The first failures in words, with the time since the load began.
+    /// The first failures and losses in words, with the time since the load began.
     pub told: Vec<String>,
 }
 
@@ -96,8 +96,15 @@ impl Counts {
             Ending::Failed => &mut self.failed,
         };
         *place += 1;
-        if *ending != Ending::Ok && self.told.len() < TOLD {
-            self.told.push(told());
+        if *ending != Ending::Ok {
+            self.tell(told());
+        }
+    }
+
+    /// Keeps words for the report, unless there are enough already.
+    pub(crate) fn tell(&mut self, told: String) {
+        if self.told.len() < TOLD {
+            self.told.push(told);
         }
     }
 

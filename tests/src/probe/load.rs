@@ -89,6 +89,12 @@ impl Flow {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps a fact about an attempt for the report.
+    fn tell(&self, fact: &str) {
+        let at = self.start.elapsed().as_secs_f64();
+        self.counts().tell(format!("at {at:.3} s: {fact}"));
+    }
+
     /// Counts an attempt that has ended.
     fn count(&self, ending: &Ending, told: impl FnOnce() -> String) {
         let at = self.start.elapsed().as_secs_f64();

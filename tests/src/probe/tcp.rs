@@ -113,6 +113,11 @@ impl Connection {
         Ok(Self(BufReader::new(socket.into())))
     }
 
+    /// The address and port that the kernel chose.
+    pub(super) fn from(&self) -> Result<SocketAddr> {
+        self.0.get_ref().local_addr().context("read a socket's own address")
+    }
+
     /// Sends a request and reads the answer; says which segments the server had to send again.
     pub(super) fn try_load(&mut self, bulk: Bulk, limit: Duration) -> Result<Segments> {
         Ok(self.request(bulk, limit)?.segments)

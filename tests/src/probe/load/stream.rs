@@ -49,10 +49,11 @@ fn stream(flow: &Flow, to: SocketAddr, mut seen: impl FnMut(Segments)) {
     loop {
         let start = Instant::now();
         let exchanged = connection.try_load(STREAMED, PATIENCE);
+        let took = start.elapsed();
         if let Ok(segments) = &exchanged {
             seen(settled(&connection, *segments));
         }
-        if flow.count_timed(start.elapsed(), exchanged.map(drop)) != Ending::Ok || flow.is_over() {
+        if flow.count_timed(took, exchanged.map(drop)) != Ending::Ok || flow.is_over() {
             return;
         }
         thread::sleep(BREATH);
@@ -64,24 +65,50 @@ pub(super) fn connections(flow: &Flow, to: SocketAddr) -> Result<()> {
     while !flow.is_over() {
         let start = Instant::now();
         let ended = connection(to);
-        if let Ok(segments) = &ended {
+        let took = ended.as_ref().map_or_else(|_| start.elapsed(), |ended| ended.answered);
+        if let Ok(Ended { segments, .. }) = &ended {
             let mut counts = flow.counts();
             counts.lost_segments += u64::from(segments.lost);
             counts.spurious += u64::from(segments.spurious);
         }
-        flow.count_timed(start.elapsed(), ended.map(drop));
+        if let Some(loss) = ended.as_ref().ok().and_then(Ended::loss) {
+            flow.tell(&loss);
+        }
+        flow.count_timed(took, ended.map(drop));
         thread::sleep(BETWEEN);
     }
     Ok(())
 }
 
-fn connection(to: SocketAddr) -> Result<Segments> {
+/// A short connection that ended well.
+struct Ended {
+    from: SocketAddr,
+    /// From the first SYN.
+    opened: Duration,
+    answered: Duration,
+    segments: Segments,
+}
+
+impl Ended {
+    /// In words, with what finds its packets in a capture.
+    fn loss(&self) -> Option<String> {
+        let Self { from, opened, answered, segments } = self;
+        let lost = segments.lost;
+        (lost > 0)
+            .then(|| format!("lost {lost} from {from}: open after {opened:?}, answered after {answered:?}"))
+    }
+}
+
+fn connection(to: SocketAddr) -> Result<Ended> {
+    let start = Instant::now();
     let mut connection = tcp::Connection::open(to, PATIENCE)?;
+    let (from, opened) = (connection.from()?, start.elapsed());
     let segments = connection.try_load(SHORT, PATIENCE)?;
+    let answered = start.elapsed();
     let segments = settled(&connection, segments);
     // The server closes when it has read to the end, and the client then reads to the end.
     connection.close()?;
-    Ok(segments)
+    Ok(Ended { from, opened, answered, segments })
 }
 
 /// What both ends have sent again, after the receiver's reports had time to arrive.
