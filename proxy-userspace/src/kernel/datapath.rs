@@ -120,7 +120,6 @@ impl Datapath {
         let no_xdp = match options.xdp {
             XdpPolicy::Off => None,
             _ => object::load_driver(&mut ebpf).err().map(|error| {
-                eprintln!("XDPERR {error:?}");
                 tracing::warn!(%error, "XDP is not used");
                 "the kernel refuses the program; the agent's log has its words".to_owned()
             }),
