@@ -3,6 +3,10 @@
 //! The stack itself (routing, firewall, its own connection tracking) stands between the
 //! two and sees client and backend only: destinations are rewritten before it, sources
 //! after it. Under XDP both steps are one, in `driver`.
+//!
+//! What becomes of a packet has four names: its [`Fate`](proxy_common::maps::fragments::Fate) is the kind of it, which
+//! follows from the row it matches; its [`Passage`] says with that which tuple it gets; the [`Output`] is how it then
+//! leaves the program, and the [`Verdict`] tells besides what was refused.
 
 pub mod direct;
 pub mod driver;
@@ -15,9 +19,9 @@ pub mod open;
 pub mod refuse;
 
 use proxy_common::{
-    DropReason, Tuple,
+    DropReason,
     maps::{
-        conntrack::{EGRESS, INGRESS, Role, flags},
+        conntrack::{CtEntry, EGRESS, INGRESS, flags},
         events::Hook,
         tails::Tail,
     },
@@ -30,11 +34,10 @@ use crate::{
     stage::{
         classify::PodRange,
         conntrack::{self, Arrival},
-        encap,
         lookup::{Ports, may_enter, may_leave},
-        nat,
         network::Network,
-        output::{self, How, Output},
+        output::Output,
+        passage::Passage,
         select::Refusal,
     },
 };
@@ -146,14 +149,6 @@ fn go_on_in<P: Packet>(packet: &P, tail: Tail) -> Verdict {
     Output::CONTINUE.into()
 }
 
-/// What becomes of a packet at a hook.
-struct Passage<A> {
-    target: Tuple<A>,
-    role: u8,
-    /// For [`Role::REV_HOST`] the interface that takes it, for [`Role::HOST`] the one it leaves by.
-    ifindex: u32,
-}
-
 /// ① reply to one of our masqueraded connections, ② packet to a frontend.
 #[inline(always)]
 fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> Result<Output, Refusal> {
@@ -166,30 +161,7 @@ fn enter<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> 
         }
         return Ok(go_on_beside(packet, parsed, ports, Tail::InDirect, Tail::InFragment));
     };
-    let target = row.target(parsed.tuple.proto);
-    send_in(packet, parsed, &Passage { target, role: row.role, ifindex: row.ifindex })
-}
-
-/// Sends a packet as its connection has it on entry.
-#[inline(always)]
-fn send_in<P: Packet, A: Family>(
-    packet: &P,
-    parsed: &Parsed<A>,
-    passage: &Passage<A>,
-) -> Result<Output, Refusal> {
-    if parsed.transport.is_fragment() {
-        return Ok(go_on_in(packet, Tail::InFragment).output);
-    }
-    match Role(passage.role) {
-        Role::LEAVE | Role::PASS => return Ok(Output::CONTINUE),
-        Role::DSR => return encap::send(packet, &parsed.transport, &passage.target.dst),
-        _ => nat::rewrite(packet, parsed, &passage.target)?,
-    }
-    if passage.role == Role::REV_HOST.0 {
-        output::address_to(packet, passage.ifindex)?;
-        return Ok(Output::by(How::Receive, passage.ifindex));
-    }
-    Ok(Output::CONTINUE)
+    pass(packet, parsed, row, INGRESS, Tail::InFragment)
 }
 
 /// ③ masquerade, ④ reply of a translated connection, ⑤ packet of a host process that the
@@ -208,29 +180,22 @@ fn leave<P: Packet, A: Family>(packet: &P, parsed: &Parsed<A>, ports: Ports) -> 
     if row.flags & flags::SNAT_PENDING != 0 {
         return Ok(go_on_in(packet, Tail::OutOpen).output);
     }
-    let (target, role) = (row.target(parsed.tuple.proto), row.role);
-    let ifindex = if role == Role::HOST.0 { output::route(packet, &target)? } else { 0 };
-    send_out(packet, parsed, &Passage { target, role, ifindex })
+    pass(packet, parsed, row, EGRESS, Tail::OutFragment)
 }
 
-/// Sends a packet as its connection has it on leaving.
+/// A packet goes on as its connection has it. If it is a first fragment, another program notes that for the others.
 #[inline(always)]
-fn send_out<P: Packet, A: Family>(
+fn pass<P: Packet, A: Family>(
     packet: &P,
     parsed: &Parsed<A>,
-    passage: &Passage<A>,
+    row: &CtEntry<A>,
+    hook: u8,
+    fragments: Tail,
 ) -> Result<Output, Refusal> {
     if parsed.transport.is_fragment() {
-        return Ok(go_on_in(packet, Tail::OutFragment).output);
+        return Ok(go_on_in(packet, fragments).output);
     }
-    match Role(passage.role) {
-        Role::LEAVE | Role::PASS => return Ok(Output::CONTINUE),
-        _ => nat::rewrite(packet, parsed, &passage.target)?,
-    }
-    if passage.role == Role::HOST.0 {
-        return Ok(output::send_by(packet, passage.ifindex)?);
-    }
-    Ok(Output::CONTINUE)
+    Passage::by(packet, row, parsed.tuple.proto, hook)?.take(packet, parsed, hook)
 }
 
 /// A packet that is neither to a frontend nor of a connection that has rows.

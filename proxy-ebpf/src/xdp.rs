@@ -12,10 +12,8 @@ use proxy_common::{DropReason, Ip4, Ip6, maps::devices::flags, packet::Wire as _
 use crate::{
     maps,
     packet::{Frame, Framing, Packet as _, Tagged, Untagged},
-    pipeline::{
-        Family,
-        driver::{Forwarded, forward},
-    },
+    pipeline::{Family, driver::forward},
+    stage::output::{How, Output},
 };
 
 /// XDP may be on virtual cables. Set when the program is loaded; zero costs nothing.
@@ -51,17 +49,18 @@ fn forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> u32 {
     act(frame.ifindex(), forward::<F, A>(frame))
 }
 
+/// Turns what becomes of a frame into XDP's action.
 #[inline(always)]
-fn act(own: u32, forwarded: Forwarded) -> u32 {
-    if forwarded.is_spoilt() {
-        maps::count_drop(DropReason::RewriteFailed);
-        return XDP_ABORTED;
-    }
-    match forwarded.ifindex() {
-        0 => XDP_PASS,
-        ifindex if ifindex == own && !is_cable(own) => XDP_TX,
+fn act(own: u32, Output { how, ifindex }: Output) -> u32 {
+    match how {
+        How::Continue => XDP_PASS,
+        How::Transmit if ifindex == own && !is_cable(own) => XDP_TX,
         // SAFETY: the helper only notes the device; the kernel checks it when the program has ended.
-        ifindex => (unsafe { helper::bpf_redirect(ifindex, 0) }) as u32,
+        How::Transmit => (unsafe { helper::bpf_redirect(ifindex, 0) }) as u32,
+        _ => {
+            maps::count_drop(DropReason::RewriteFailed);
+            XDP_ABORTED
+        }
     }
 }
 

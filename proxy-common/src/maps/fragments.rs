@@ -3,7 +3,7 @@
 //!
 //! `held_fragments`: LRU hash, fragments that came before the first one of their packet.
 
-use super::{assert_size, pod};
+use super::{assert_size, conntrack::Role, pod};
 use crate::{
     addr::{Addr, Ip4, Ip6},
     packet::Transport,
@@ -74,23 +74,39 @@ pub struct FragmentRow<A> {
     pub pad: [u8; 3],
 }
 
-/// What becomes of the fragments of a packet.
+/// What becomes of a packet, and so of all its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fate(pub u8);
 
 impl Fate {
-    /// Not known yet: the first has not come, others are held.
+    /// Not known yet: the first fragment has not come, others are held.
     pub const WAIT: Fate = Fate(0);
-    /// They are not ours.
+    /// It goes on as it came.
     pub const PASS: Fate = Fate(1);
-    /// Addresses are rewritten.
+    /// It is rewritten.
     pub const REWRITE: Fate = Fate(2);
-    /// Addresses are rewritten, and an interface of this host takes it in.
+    /// It is rewritten, and an interface of this host takes it in.
     pub const TO_HOST: Fate = Fate(3);
-    /// Addresses are rewritten, and it is sent by the backend's route.
+    /// It is rewritten, and sent by the backend's route.
     pub const FROM_HOST: Fate = Fate(4);
-    /// They are sent to the backend's node inside other packets.
+    /// It is sent to the backend's node inside another.
     pub const ENCAPSULATE: Fate = Fate(5);
+
+    /// Of a packet that matches a row.
+    #[inline(always)]
+    pub fn of(role: Role) -> Self {
+        // Of nearly all packets, which are asked no more then.
+        if role.0 <= Role::REV_DNAT.0 {
+            return Self::REWRITE;
+        }
+        match role {
+            Role::DSR => Self::ENCAPSULATE,
+            Role::LEAVE | Role::PASS => Self::PASS,
+            Role::REV_HOST => Self::TO_HOST,
+            Role::HOST => Self::FROM_HOST,
+            _ => Self::REWRITE,
+        }
+    }
 }
 
 /// Place of one held fragment.

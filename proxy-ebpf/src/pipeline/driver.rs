@@ -7,7 +7,7 @@
 //! refused here either.
 
 use proxy_common::{
-    Tuple, flow,
+    DropReason, Tuple, flow,
     maps::{
         conntrack::{EGRESS, INGRESS, Role, flags},
         events::Hook,
@@ -24,7 +24,8 @@ use crate::{
         encap, forward,
         lookup::{frontend_of_packet, may_enter},
         nat,
-        next_hop::{self, Known},
+        next_hop::{self, Recalled},
+        output::{How, Output},
         ports,
         route::{self, Answer},
         snat,
@@ -33,55 +34,45 @@ use crate::{
     },
 };
 
-/// What became of a frame. In one word, in which functions return it.
-#[derive(Clone, Copy)]
-pub struct Forwarded(u64);
-
-impl Forwarded {
-    const UP: Self = Self(0);
-    const SPOILT: Self = Self(u64::MAX);
-
-    /// Sent by `ifindex`, if the rewriting went well.
-    #[inline(always)]
-    fn by(ifindex: u32, rewritten: bool) -> Self {
-        if rewritten { Self(ifindex.into()) } else { Self::SPOILT }
-    }
-
-    /// The device it leaves by, 0 if it goes up.
-    #[inline(always)]
-    pub fn ifindex(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// It is changed by half and must not go anywhere.
-    #[inline(always)]
-    pub fn is_spoilt(self) -> bool {
-        self.0 == Self::SPOILT.0
-    }
-}
-
-/// Rewrites a frame that can be sent on from here.
+/// Rewrites a frame that can be sent on from here. What goes up continues.
 #[inline(always)]
-pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Forwarded {
-    forwarded::<F, A>(frame).unwrap_or(Forwarded::UP)
+pub fn forward<F: Framing, A: Family>(frame: &Frame<F>) -> Output {
+    forwarded::<F, A>(frame).unwrap_or(Output::CONTINUE)
 }
 
 #[inline(always)]
-fn forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Forwarded> {
+fn forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Output> {
     if !parse::<F, A>(frame) {
         return None;
     }
     let macs = frame.read::<Macs>(0)?;
     let role = match next_hop::recall::<F, A>(frame, &macs) {
-        Known::Sent => Role::DNAT,
-        Known::Up => return None,
-        Known::No => find_out::<F, A>(frame, &macs)?,
+        Recalled::Sent => Role::DNAT,
+        Recalled::Up => return None,
+        Recalled::No => find_out::<F, A>(frame, &macs)?,
     };
-    if role == Role::DSR {
-        return Some(Forwarded(encapsulate::<F, A>(frame, &macs)));
-    }
+    let rewritten = match role {
+        Role::DSR => encapsulate::<F, A>(frame, &macs),
+        _ => rewrite::<F, A>(frame),
+    };
     let hop = maps::next_hop::<A>()?;
-    Some(Forwarded::by(hop.ifindex, rewrite::<F, A>(frame)))
+    Some(match rewritten {
+        WHOLE => Output::by(How::Transmit, hop.ifindex),
+        SPOILT => Output::DROP,
+        _ => Output::CONTINUE,
+    })
+}
+
+/// What rewriting has made of a frame, in numbers, which functions return: it is as it came,
+const UNTOUCHED: u32 = 0;
+/// it is ready to be sent,
+const WHOLE: u32 = 1;
+/// or it is changed by half, and must not go anywhere.
+const SPOILT: u32 = 2;
+
+#[inline(always)]
+fn outcome(rewritten: Result<(), DropReason>) -> u32 {
+    if rewritten.is_ok() { WHOLE } else { SPOILT }
 }
 
 /// Parses a frame that may be a connection's and has a hop to go. False if it goes up.
@@ -106,33 +97,33 @@ fn find_out<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> Option<Role
     if maps::device(frame.ifindex()).is_none_or(|device| device.mac != macs.dst) {
         return None;
     }
-    let found = Found(find_entry::<F, A>(frame));
-    if found.role() == Role::NONE {
+    let matched = Matched(match_row::<F, A>(frame));
+    if matched.role() == Role::NONE {
         return None;
     }
     // Also of what goes up: the row knows the flags from here on, so the tc program does not look.
     let parsed = maps::parsed::<A>()?;
     note_end(parsed, &parsed.tuple, INGRESS);
-    match found.role() {
+    match matched.role() {
         Role::DSR => {}
         Role::DNAT | Role::REV_SNAT => {
             let epoch = next_hop::epoch();
             let out = route_on::<F, A>(frame, macs, epoch);
-            if out == 0 || !follow::<F, A>(frame, out, found.hash(), epoch) {
+            if out == 0 || !follow::<F, A>(frame, out, matched.hash(), epoch) {
                 return None;
             }
         }
         _ => return None,
     }
-    Some(found.role())
+    Some(matched.role())
 }
 
 /// The role of the row of a connection, and the hash of a connection that is opened, else 0. In one word, in which
 /// functions return it.
 #[derive(Clone, Copy)]
-struct Found(u64);
+struct Matched(u64);
 
-impl Found {
+impl Matched {
     const NOTHING: Self = Self::new(Role::NONE, 0);
 
     #[inline(always)]
@@ -154,12 +145,12 @@ impl Found {
 /// Finds the row of a frame's connection, or opens one; the room says then what the packet becomes by it. What is in
 /// the middle of a connection that has no rows is the tc program's to judge, as is a refusal: it counts and answers.
 #[inline(never)]
-fn find_entry<F: Framing, A: Family>(frame: &Frame<F>) -> u64 {
-    entry_of::<F, A>(frame).unwrap_or(Found::NOTHING).0
+fn match_row<F: Framing, A: Family>(frame: &Frame<F>) -> u64 {
+    matched_row::<F, A>(frame).unwrap_or(Matched::NOTHING).0
 }
 
 #[inline(always)]
-fn entry_of<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Found> {
+fn matched_row<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Matched> {
     let parsed = maps::parsed::<A>()?;
     // It may go up yet, where it is counted.
     let arrival = Arrival::uncounted(frame, Hook::XDP);
@@ -175,7 +166,7 @@ fn entry_of<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Found> {
         (open::connect(&arrival, parsed, frontend, Stray::Opens, hash).ok()?, hash)
     };
     *maps::step()? = entry.target(parsed.tuple.proto);
-    Some(Found::new(Role(entry.role), hash))
+    Some(Matched::new(Role(entry.role), hash))
 }
 
 /// If the frame may end its connection. It is `own` at `hook`.
@@ -233,24 +224,25 @@ fn followed<F: Framing, A: Family>(frame: &Frame<F>, out: u32, hash: u32, epoch:
     Some(())
 }
 
-/// Rewrites the frame to what the room says, and addresses it to the next hop. False if it is changed by half.
+/// Rewrites the frame to what the room says, and addresses it to the next hop.
 #[inline(never)]
-fn rewrite<F: Framing, A: Family>(frame: &Frame<F>) -> bool {
+fn rewrite<F: Framing, A: Family>(frame: &Frame<F>) -> u32 {
     let (Some(parsed), Some(step), Some(hop)) = (maps::parsed::<A>(), maps::step(), maps::next_hop::<A>())
     else {
-        return false;
+        return UNTOUCHED;
     };
-    nat::rewrite(frame, parsed, step).is_ok() && forward::address::<F, A>(frame, hop).is_ok()
+    outcome(nat::rewrite(frame, parsed, step).and_then(|()| forward::address::<F, A>(frame, hop)))
 }
 
-/// Direct server return: the frame goes inside another to the node of the backend that the room says.
+/// Direct server return: the frame goes inside another to the node of the backend that the room says, which says the next
+/// hop then.
 #[inline(never)]
-fn encapsulate<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> u64 {
-    encapsulated::<F, A>(frame, macs).unwrap_or(Forwarded::UP).0
+fn encapsulate<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> u32 {
+    encapsulated::<F, A>(frame, macs).map_or(UNTOUCHED, outcome)
 }
 
 #[inline(always)]
-fn encapsulated<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> Option<Forwarded> {
+fn encapsulated<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> Option<Result<(), DropReason>> {
     let (parsed, step, hop) = (maps::parsed::<A>()?, maps::step::<A>()?, maps::next_hop::<A>()?);
     let epoch = next_hop::epoch();
     let inner_len = encap::inner_len::<Frame<F>, A>(&parsed.transport);
@@ -261,7 +253,6 @@ fn encapsulated<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> Option<
         return None;
     }
     next_hop::remember::<F, A>(frame, epoch);
-    let rewritten = forward::address::<F, A>(frame, hop).is_ok()
-        && encap::encapsulate(frame, &node, &step.dst, inner_len).is_ok();
-    Some(Forwarded::by(hop.ifindex, rewritten))
+    let addressed = forward::address::<F, A>(frame, hop);
+    Some(addressed.and_then(|()| encap::encapsulate(frame, &node, &step.dst, inner_len)))
 }

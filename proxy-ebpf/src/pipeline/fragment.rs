@@ -3,7 +3,7 @@
 use proxy_common::{
     DropReason, Tuple,
     maps::{
-        conntrack::{CtKey, EGRESS, INGRESS, Role},
+        conntrack::{CtKey, EGRESS, INGRESS},
         fragments::{Fate, FragmentKey, FragmentRow},
         tails::Tail,
     },
@@ -18,8 +18,8 @@ use crate::{
     stage::{
         encap,
         fragments::{self, Early},
-        nat,
-        output::{self, How, Output},
+        output::Output,
+        passage::{self, Passage},
         select::Refusal,
     },
 };
@@ -60,52 +60,22 @@ fn by_place<P: Buffer, A: Family>(packet: &P, hook: u8) -> Verdict {
 /// before this one has opened the connection, if it is one.
 #[inline(always)]
 fn first<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, hook: u8) -> Result<Output, Refusal> {
-    let (mut fate, mut target, mut ifindex) = (Fate::PASS, parsed.tuple, 0);
-    if let Some(row) = maps::other_row(&CtKey::new(&parsed.tuple, hook)) {
-        (fate, target, ifindex) = (fate_of(Role(row.role)), row.target(parsed.tuple.proto), row.ifindex);
-    }
-    if fate == Fate::FROM_HOST {
-        ifindex = output::route(packet, &target)?;
-    }
+    let passage = match maps::other_row(&CtKey::new(&parsed.tuple, hook)) {
+        Some(row) => Passage::by(packet, row, parsed.tuple.proto, hook)?,
+        None => Passage { fate: Fate::PASS, target: parsed.tuple, ifindex: 0 },
+    };
+    let Passage { fate, target, ifindex } = &passage;
     let key = FragmentKey::new(&parsed.transport, hook);
-    if fragments::note(&key, &target, fate, ifindex) {
+    if fragments::note(&key, target, *fate, *ifindex) {
         fragments::release(packet, &key);
         return Ok(Output::DROP);
     }
-    carry_first(packet, parsed, &target, fate, ifindex)
-}
-
-#[inline(always)]
-fn fate_of(role: Role) -> Fate {
-    match role {
-        Role::DSR => Fate::ENCAPSULATE,
-        Role::LEAVE | Role::PASS => Fate::PASS,
-        Role::REV_HOST => Fate::TO_HOST,
-        Role::HOST => Fate::FROM_HOST,
-        _ => Fate::REWRITE,
-    }
-}
-
-#[inline(always)]
-fn carry_first<P: Buffer, A: Family>(
-    packet: &P,
-    parsed: &Parsed<A>,
-    target: &Tuple<A>,
-    fate: Fate,
-    ifindex: u32,
-) -> Result<Output, Refusal> {
-    if fate == Fate::PASS {
-        return Ok(Output::CONTINUE);
-    }
-    if fate == Fate::ENCAPSULATE {
-        return encap::send(packet, &parsed.transport, &target.dst);
-    }
     let same_ports = parsed.tuple.sport == target.sport && parsed.tuple.dport == target.dport;
-    if parsed.tuple.proto == proto::SCTP && !same_ports {
+    let is_rewritten = *fate != Fate::PASS && *fate != Fate::ENCAPSULATE;
+    if parsed.tuple.proto == proto::SCTP && is_rewritten && !same_ports {
         return Err(DropReason::FragmentedSctp.into());
     }
-    nat::rewrite(packet, parsed, target)?;
-    Ok(send(packet, fate, ifindex)?)
+    passage.take(packet, parsed, hook)
 }
 
 /// A first fragment without ports of a protocol we translate.
@@ -139,14 +109,15 @@ fn later<P: Buffer, A: Family>(packet: &P, fragment: Transport<A>, hook: u8) -> 
         }
     }
     let Some(row) = fragments::find(&key) else { return Output::CONTINUE.into() };
-    carry_later(packet, fragment, row).into()
+    follow(packet, fragment, row, hook).into()
 }
 
 #[inline(always)]
-fn carry_later<P: Buffer, A: Family>(
+fn follow<P: Buffer, A: Family>(
     packet: &P,
     fragment: Transport<A>,
     row: &FragmentRow<A>,
+    hook: u8,
 ) -> Result<Output, DropReason> {
     let (fate, ifindex) = (Fate(row.fate), row.ifindex);
     if fate == Fate::PASS || fate == Fate::WAIT {
@@ -158,18 +129,5 @@ fn carry_later<P: Buffer, A: Family>(
         return encap::send(packet, &fragment, &row.dst).map_err(|refusal| refusal.reason);
     }
     fragments::rewrite(packet, &tuple, &target)?;
-    send(packet, fate, ifindex)
-}
-
-/// The way of a rewritten fragment.
-#[inline(always)]
-fn send<P: Buffer>(packet: &P, fate: Fate, ifindex: u32) -> Result<Output, DropReason> {
-    match fate {
-        Fate::TO_HOST => {
-            output::address_to(packet, ifindex)?;
-            Ok(Output::by(How::Receive, ifindex))
-        }
-        Fate::FROM_HOST => output::send_by(packet, ifindex),
-        _ => Ok(Output::CONTINUE),
-    }
+    passage::send(packet, fate, ifindex, hook)
 }

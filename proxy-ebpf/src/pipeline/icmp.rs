@@ -2,7 +2,10 @@
 
 use proxy_common::{
     DropReason,
-    maps::conntrack::{EGRESS, INGRESS, Role},
+    maps::{
+        conntrack::{EGRESS, INGRESS, Role},
+        fragments::Fate,
+    },
     packet::Transport,
 };
 
@@ -13,6 +16,7 @@ use crate::{
         echo, encap,
         icmp_error::{self, Error},
         output::{self, How, Output},
+        passage,
     },
 };
 
@@ -25,14 +29,7 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     if echo::answer(packet, &icmp) {
         return Output::by(How::Transmit, packet.ifindex()).into();
     }
-    match icmp_error::find(packet, &icmp, INGRESS) {
-        Some(error) if error.entry.role == Role::DSR.0 => {
-            // The node that sent what it quotes knows what to make of it.
-            encap::send(packet, &icmp, &error.entry.dst).map_err(|refusal| refusal.reason).into()
-        }
-        Some(error) => enter(packet, &icmp, &error).into(),
-        None => Output::CONTINUE.into(),
-    }
+    pass(packet, &icmp, INGRESS)
 }
 
 /// ICMP leaves the host's stack.
@@ -44,39 +41,30 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
     if packet.ingress_ifindex() == 0 && echo::answer(packet, &icmp) {
         return Output::by(How::Receive, packet.ifindex()).into();
     }
-    match icmp_error::find(packet, &icmp, EGRESS) {
-        Some(error) => leave(packet, &icmp, &error).into(),
-        None => Output::CONTINUE.into(),
-    }
+    pass(packet, &icmp, EGRESS)
 }
 
-/// An error about a packet of a connection takes the way of the replies.
+/// An error about a packet of a connection takes the way of the replies. Anything else goes on as it came.
 #[inline(always)]
-fn enter<P: Packet, A: Family>(
-    packet: &P,
-    icmp: &Transport<A>,
-    error: &Error<A>,
-) -> Result<Output, DropReason> {
-    let (to_host, ifindex) = (error.entry.role == Role::REV_HOST.0, error.entry.ifindex);
-    icmp_error::rewrite(packet, icmp, error)?;
-    if !to_host {
-        return Ok(Output::CONTINUE);
+fn pass<P: Packet, A: Family>(packet: &P, icmp: &Transport<A>, hook: u8) -> Verdict {
+    let Some(error) = icmp_error::find(packet, icmp, hook) else { return Output::CONTINUE.into() };
+    if hook == INGRESS && error.entry.role == Role::DSR.0 {
+        // The node that sent what it quotes knows what to make of it.
+        return encap::send(packet, icmp, &error.entry.dst).map_err(|refusal| refusal.reason).into();
     }
-    output::address_to(packet, ifindex)?;
-    Ok(Output::by(How::Receive, ifindex))
+    translate(packet, icmp, &error, hook).into()
 }
 
 #[inline(always)]
-fn leave<P: Packet, A: Family>(
+fn translate<P: Packet, A: Family>(
     packet: &P,
     icmp: &Transport<A>,
     error: &Error<A>,
+    hook: u8,
 ) -> Result<Output, DropReason> {
-    if error.entry.role != Role::HOST.0 {
-        icmp_error::rewrite(packet, icmp, error)?;
-        return Ok(Output::CONTINUE);
-    }
-    let out = output::route(packet, &error.envelope(icmp))?;
+    let fate = Fate::of(Role(error.entry.role));
+    let from_host = hook == EGRESS && fate == Fate::FROM_HOST;
+    let ifindex = if from_host { output::route(packet, &error.envelope(icmp))? } else { error.entry.ifindex };
     icmp_error::rewrite(packet, icmp, error)?;
-    output::send_by(packet, out)
+    passage::send(packet, fate, ifindex, hook)
 }

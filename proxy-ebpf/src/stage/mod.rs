@@ -19,6 +19,7 @@ pub mod network;
 pub mod next_hop;
 pub mod output;
 pub mod over;
+pub mod passage;
 pub mod ports;
 pub mod reject;
 pub mod retire;

@@ -26,7 +26,7 @@ use crate::{
 
 /// What is remembered of a frame's connection.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Known {
+pub enum Recalled {
     /// Nothing, or nothing that is good for this frame.
     No,
     /// It goes up.
@@ -45,15 +45,15 @@ pub fn epoch() -> u32 {
 
 /// What becomes of the frame, which this program has parsed and which came in to `macs`.
 #[inline(always)]
-pub fn recall<F: Framing, A: Tables>(frame: &Frame<F>, macs: &Macs) -> Known {
+pub fn recall<F: Framing, A: Tables>(frame: &Frame<F>, macs: &Macs) -> Recalled {
     if maps::parsed::<A>().is_none_or(changes) {
-        return Known::No;
+        return Recalled::No;
     }
     let (low, high) = words(macs.dst, F::TAGGED.into());
     match known::<A>(frame.ifindex(), low, high, ip_len(frame)) {
-        SENT => Known::Sent,
-        UP => Known::Up,
-        _ => Known::No,
+        SENT => Recalled::Sent,
+        UP => Recalled::Up,
+        _ => Recalled::No,
     }
 }
 
