@@ -52,11 +52,15 @@ pub use self::{
         look_at_pair, put_connected, put_connected_in, put_sent, put_sent_in, sent, socket_datagrams,
         use_pair, use_sent,
     },
+    device::{Facts, device, snat_addresses},
     flows::{
         Claim, Row, candidate, conntrack, conntrack_apart, conntrack_claim, conntrack_put, conntrack_remove,
         found_row, other_row, take_place,
     },
-    fragment::{claim_fragment, claim_held, delete_held, fragment, held, held_scratch, put_fragment},
+    fragment::{
+        claim_fragment, claim_held, delete_held, fragment, has_fragment, held, held_scratch, is_held,
+        put_fragment,
+    },
     hops::{copy_next_hop, put_next_hop, routes},
     peers::{clear_socket_peer, put_socket_peer, socket_peer},
     room::{
@@ -71,6 +75,7 @@ use crate::packet::Packet;
 mod atomic;
 mod count;
 mod datagrams;
+mod device;
 mod flows;
 mod fragment;
 mod hops;
@@ -293,16 +298,20 @@ pub fn admit_address<A: Tables>(addr: &A, bits: u64) {
 /// if the key still leads there afterwards.
 #[inline(always)]
 pub fn frontend<'a, A: Tables>(key: &FrontendKey<A>, copy: &'a mut Frontend) -> Option<&'a Frontend> {
-    let row = A::frontends().get_ptr(key)?;
     // SAFETY: elements stay in the map's memory until the program ends, and any bytes are a Frontend.
-    *copy = unsafe { row.read_volatile() };
-    let now = A::frontends().get_ptr(key)?;
-    if now != row {
-        // It has been replaced this instant: the next one is not soon to come.
-        // SAFETY: as above.
-        *copy = unsafe { now.read_volatile() };
-    }
+    *copy = read_row(|| A::frontends().get_ptr(key), |row| unsafe { row.read_volatile() })?;
     Some(copy)
+}
+
+/// What `read` finds in the row that `get` gets. It must take all that the program needs of it: the kernel gives the place
+/// of a row that is replaced or removed to another at once.
+#[inline(always)]
+fn read_row<T, R>(get: impl Fn() -> Option<*const T>, mut read: impl FnMut(*const T) -> R) -> Option<R> {
+    let row = get()?;
+    let found = read(row);
+    let now = get()?;
+    // It may have been replaced this instant: the next one is not soon to come.
+    Some(if now == row { found } else { read(now) })
 }
 
 #[inline(always)]
@@ -387,12 +396,6 @@ pub fn reject_budget() -> Option<&'static mut Budget> {
 #[inline(always)]
 pub fn is_exempt(cgroup: u64) -> bool {
     SOCKET_EXEMPT.get_ptr(cgroup).is_some()
-}
-
-#[inline(always)]
-pub fn device(ifindex: u32) -> Option<&'static Device> {
-    // SAFETY: programs never write devices; see `frontend`.
-    unsafe { DEVICES.get_ptr(ifindex).map(|p| &*p) }
 }
 
 #[inline(always)]

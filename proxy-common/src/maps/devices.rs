@@ -1,5 +1,7 @@
 //! `devices`: hash, interface index → what the datapath must know of the device.
 
+use core::mem::offset_of;
+
 use super::{assert_size, pod};
 use crate::addr::{Addr, Ip4, Ip6};
 
@@ -34,6 +36,10 @@ pub struct Device {
 
 /// Addresses of one family that a device may have.
 pub trait SnatAddresses: Addr {
+    /// Offset of a device's addresses.
+    const ADDRESSES: usize;
+    /// Offset of their number.
+    const COUNT: usize;
     /// The places of a device's addresses, and how many of them are taken.
     fn of(device: &Device) -> (&[Self; SNAT_ADDRESSES], u16);
     /// The same, to be written.
@@ -41,6 +47,9 @@ pub trait SnatAddresses: Addr {
 }
 
 impl SnatAddresses for Ip4 {
+    const ADDRESSES: usize = offset_of!(Device, snat_v4);
+    const COUNT: usize = offset_of!(Device, snat_v4_count);
+
     #[inline(always)]
     fn of(device: &Device) -> (&[Self; SNAT_ADDRESSES], u16) {
         (&device.snat_v4, device.snat_v4_count)
@@ -52,6 +61,9 @@ impl SnatAddresses for Ip4 {
 }
 
 impl SnatAddresses for Ip6 {
+    const ADDRESSES: usize = offset_of!(Device, snat_v6);
+    const COUNT: usize = offset_of!(Device, snat_v6_count);
+
     #[inline(always)]
     fn of(device: &Device) -> (&[Self; SNAT_ADDRESSES], u16) {
         (&device.snat_v6, device.snat_v6_count)

@@ -8,6 +8,8 @@ use proxy_common::{
     maps::{
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
+        devices::SNAT_ADDRESSES,
+        fragments::FragmentRow,
         frontends::Frontend,
         held_ports::HeldPortsKey,
         next_hops::NextHop,
@@ -15,7 +17,7 @@ use proxy_common::{
     packet::Parsed,
 };
 
-use super::Tables;
+use super::{Tables, device::Facts};
 use crate::stage::{ports::Search, select::Refusal};
 
 /// The room of a CPU.
@@ -40,6 +42,9 @@ pub struct Room<A> {
     /// Where it goes from there, by a driver.
     pub hop: NextHop,
     frontend: Frontend,
+    fragment: FragmentRow<A>,
+    pub snat_addresses: [A; SNAT_ADDRESSES],
+    facts: Facts,
 }
 
 /// All of it, for functions whose stack has no room for a reference to each part.
@@ -119,6 +124,12 @@ parts! {
     parsed = parsed: Parsed<A>;
     /// Room for the frontend that a packet goes to.
     frontend = frontend_room: Frontend;
+    /// A copy of the row of a packet in fragments.
+    fragment = fragment_room: FragmentRow<A>;
+    /// A copy of the addresses of a device.
+    snat_addresses = snat_addresses: [A; SNAT_ADDRESSES];
+    /// A copy of what is known of a device.
+    facts = facts: Facts;
 }
 
 /// Has the compiler compute with a pointer only where it is known that there is one: the verifier refuses the rest.

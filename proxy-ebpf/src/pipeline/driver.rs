@@ -254,5 +254,5 @@ fn encapsulated<F: Framing, A: Family>(frame: &Frame<F>, macs: &Macs) -> Option<
     }
     next_hop::remember::<F, A>(frame, epoch);
     let addressed = forward::address::<F, A>(frame, hop);
-    Some(addressed.and_then(|()| encap::encapsulate(frame, &node, &step.dst, inner_len)))
+    Some(addressed.and_then(|()| encap::encapsulate(frame, node, &step.dst, inner_len)))
 }

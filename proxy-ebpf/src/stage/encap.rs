@@ -67,7 +67,7 @@ pub fn send<P: Packet, A: Network>(
     if A::hops(packet).is_some_and(|hops| hops > 1) {
         A::age(packet)?;
     }
-    encapsulate(packet, &node, backend, inner_len::<P, A>(transport))?;
+    encapsulate(packet, node, backend, inner_len::<P, A>(transport))?;
     Ok(Output::by(How::Neighbour, way.ifindex))
 }
 

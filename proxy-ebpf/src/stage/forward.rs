@@ -11,7 +11,7 @@ use super::{
     route::{Answer, Route},
 };
 use crate::{
-    maps,
+    maps::{self, Facts},
     packet::{Frame, Framing, Packet as _},
 };
 use proxy_common::packet::Bytes as _;
@@ -39,15 +39,15 @@ pub fn next_hop<F: Framing>(frame: &Frame<F>, macs: &Macs, route: &Route) -> Nex
         hop.ifindex = own;
         return hop;
     }
-    let Some(device) = maps::device(route.ifindex) else { return hop };
-    let (ifindex, flags) = if device.vlan == 0 {
-        (route.ifindex, device.flags)
+    let Some(&Facts { vlan, parent, flags, .. }) = maps::device(route.ifindex) else { return hop };
+    let (ifindex, flags) = if vlan == 0 {
+        (route.ifindex, flags)
     } else {
-        (device.parent, maps::device(device.parent).map_or(0, |parent| parent.flags))
+        (parent, maps::device(parent).map_or(0, |parent| parent.flags))
     };
     let sends = ifindex == own || flags & devices::flags::XDP_XMIT != 0;
-    if sends && F::TAGGED == (device.vlan != 0) {
-        (hop.ifindex, hop.vlan) = (ifindex, device.vlan);
+    if sends && F::TAGGED == (vlan != 0) {
+        (hop.ifindex, hop.vlan) = (ifindex, vlan);
     }
     hop
 }

@@ -42,7 +42,7 @@ pub enum Early {
     Known,
 }
 
-/// The row of the fragment's packet, if it is young enough to be that of this packet.
+/// What became of the first fragment of the packet, if it is young enough to be that of this packet.
 #[inline(always)]
 pub fn find<A: Tables>(key: &FragmentKey<A>) -> Option<&'static FragmentRow<A>> {
     maps::fragment(key).filter(|row| now().wrapping_sub(row.since) < LIFETIME_NS)
@@ -90,7 +90,7 @@ pub fn hold<P: Buffer, A: Network>(packet: &P, fragment: &Transport<A>, key: &Fr
         return Early::Pass;
     }
     let wait = FragmentRow { since: now(), ..FragmentRow::default() };
-    if maps::fragment(key).is_none() {
+    if !maps::has_fragment(key) {
         maps::claim_fragment(key, &wait);
     } else if find(key).is_none() {
         maps::put_fragment(key, &wait);
@@ -120,7 +120,7 @@ fn store<P: Buffer, A: Network>(
     let mut place = HeldKey::new(key, 0);
     for index in 0..MAX_HELD {
         place.index = index as u8;
-        if maps::held(&place).is_none() && maps::claim_held(&place, scratch) {
+        if !maps::is_held(&place) && maps::claim_held(&place, scratch) {
             return Some(place);
         }
     }
@@ -136,12 +136,9 @@ pub fn release<P: Buffer, A: Network>(packet: &P, key: &FragmentKey<A>) {
     let mut place = HeldKey::new(key, 0);
     for index in 0..MAX_HELD {
         place.index = index as u8;
-        let Some(held) = maps::held(&place) else { continue };
-        // SAFETY: a field of the row. Volatile, so that what is checked is what is used.
-        let len = unsafe { core::ptr::read_volatile(&raw const held.len) };
-        let ifindex = held.ifindex;
-        let timely = now().wrapping_sub(held.since) < LIFETIME_NS;
-        if timely && packet.replace(P::L2_LEN as u32, &held.bytes, len).is_ok() && maps::delete_held(&place) {
+        let Some((since, ifindex, len, bytes)) = maps::held(&place) else { continue };
+        let timely = now().wrapping_sub(since) < LIFETIME_NS;
+        if timely && packet.replace(P::L2_LEN as u32, bytes, len).is_ok() && maps::delete_held(&place) {
             packet.send_copy(ifindex, ingress);
         }
     }

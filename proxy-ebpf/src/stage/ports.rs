@@ -9,7 +9,7 @@ use proxy_common::{
     hash,
     maps::{
         conntrack::{CtEntry, CtKey, INGRESS, Role, Ticks, flags::ANY_REPLY},
-        held_ports::HeldPortsKey,
+        devices::SNAT_ADDRESSES,
         settings::Settings,
     },
 };
@@ -42,8 +42,7 @@ const ROUNDS: u32 = MOST + 8 * 453;
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Sources {
-    /// The device that has them, 0 if it is the one that the connection has.
-    device: u32,
+    /// 0 if it is the one that the connection has; else they are in the room.
     count: u32,
     /// The one that comes first.
     first: u32,
@@ -108,10 +107,10 @@ pub fn claim_behind<A: Tables>(
     let search = maps::search::<A>().ok_or(DropReason::InvalidMapState)?;
     let addresses = snat::Addresses::of(ifindex)?;
     let first = addresses.first(forward);
-    search.sources = Sources { device: ifindex, count: addresses.count, first, index: first };
+    search.sources = Sources { count: addresses.count, first, index: first };
     let key = maps::new_key::<A>().ok_or(DropReason::InvalidMapState)?;
     key.set(&forward.reversed(), INGRESS);
-    key.dst = addresses.nth(first)?;
+    key.dst = *addresses.nth(first)?;
     find(hash)
 }
 
@@ -151,9 +150,10 @@ fn search<A: Tables>(hash: u32) -> u32 {
         if look::<A>() || take_oldest::<A>() {
             return FOUND;
         }
-        if !is_contested::<A>() || !begin_again::<A>() {
+        if !is_contested::<A>() {
             break;
         }
+        begin_again::<A>();
     }
     if maps::search::<A>().is_some_and(|search| search.is_full != 0) { FULL } else { NONE }
 }
@@ -182,31 +182,27 @@ fn is_contested<A: Tables>() -> bool {
     maps::search::<A>().is_some_and(|search| search.oldest != 0)
 }
 
-/// False if the addresses are gone.
 #[inline(always)]
-fn begin_again<A: Tables>() -> bool {
-    let Some(Room { key, ports_key, search, .. }) = maps::room::<A>() else { return false };
-    search.ports.begin_again();
-    search.sources.begin_again();
-    search.sources.applies(key, ports_key)
+fn begin_again<A: Tables>() {
+    let Some(room) = maps::room::<A>() else { return };
+    room.search.ports.begin_again();
+    room.search.sources.begin_again();
+    apply(room);
 }
 
 /// Ends the connection that gives way soonest, if there is one, and claims its port. False also if another
 /// CPU was faster, or the connection has gone on.
 #[inline(always)]
 fn take_oldest<A: Tables>() -> bool {
-    let Some(Room { key, search, .. }) = maps::room::<A>() else { return false };
+    let Some(Room { key, search, snat_addresses, .. }) = maps::room::<A>() else { return false };
     if search.oldest == 0 {
         return false;
     }
     key.dport = search.oldest as u16;
-    if search.sources.device != 0 {
-        let source = search.oldest_source;
-        let addr = snat::Addresses::of(search.sources.device).and_then(|addresses| addresses.nth(source));
-        let Ok(addr) = addr else { return false };
-        key.dst = addr;
+    if search.sources.count != 0 {
+        key.dst = snat_addresses[search.oldest_source as usize % SNAT_ADDRESSES];
     }
-    // It may have gone on meanwhile, or the addresses have changed.
+    // It may have gone on meanwhile.
     if maps::candidate(key).is_none_or(|row| row.ticks != search.oldest_ticks) || !retire_all::<A>() {
         return false;
     }
@@ -270,10 +266,9 @@ extern "C" fn try_port<A: Tables>(round: u32, _: *mut c_void) -> i64 {
 /// those that were passed over. False if there are none.
 #[inline(always)]
 fn goes_on<A: Tables>(room: &mut Room<A>) -> bool {
-    let Room { search, key, ports_key, .. } = room;
-    let sources = &mut search.sources;
+    let search = &mut room.search;
     search.known.forget();
-    if sources.advance() {
+    if search.sources.advance() {
         search.ports.begin_word();
     } else {
         search.ports.next_word();
@@ -284,7 +279,18 @@ fn goes_on<A: Tables>(room: &mut Room<A>) -> bool {
             search.ports.begin_again();
         }
     }
-    sources.applies(key, ports_key)
+    apply(room);
+    true
+}
+
+/// Puts the present source address into the keys.
+#[inline(always)]
+fn apply<A: Tables>(room: &mut Room<A>) {
+    let Room { search, key, ports_key, snat_addresses, .. } = room;
+    if search.sources.count != 0 {
+        let addr = snat_addresses[search.sources.index as usize % SNAT_ADDRESSES];
+        (key.dst, ports_key.src) = (addr, addr);
+    }
 }
 
 impl Sources {
@@ -298,18 +304,6 @@ impl Sources {
     fn advance(&mut self) -> bool {
         self.index = if self.index + 1 < self.count { self.index + 1 } else { 0 };
         self.index != self.first
-    }
-
-    /// Puts the present one into the keys; false if it is gone.
-    #[inline(always)]
-    fn applies<A: Tables>(self, key: &mut CtKey<A>, ports_key: &mut HeldPortsKey<A>) -> bool {
-        if self.device == 0 {
-            return true;
-        }
-        let addresses = snat::Addresses::of(self.device);
-        let Ok(addr) = addresses.and_then(|addresses| addresses.nth(self.index)) else { return false };
-        (key.dst, ports_key.src) = (addr, addr);
-        true
     }
 }
 

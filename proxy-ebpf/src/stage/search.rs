@@ -138,7 +138,7 @@ fn of_host<P: Packet, A: Network>(packet: &P, own: &Tuple<A>, frontend: &Fronten
     let Ok(out) = output::route(packet, &target) else { return false };
     let Ok(addresses) = snat::Addresses::of(out) else { return false };
     let Ok(addr) = addresses.nth(addresses.first(&target)) else { return false };
-    target.src = addr;
+    target.src = *addr;
     by_any_port(&target, own, (INGRESS, Role::REV_HOST), hash)
 }
 

@@ -5,7 +5,7 @@ use proxy_common::{
     DropReason, Tuple, hash,
     maps::{
         conntrack::{CtEntry, EGRESS, Role, flags},
-        devices::{SNAT_ADDRESSES, SnatAddresses},
+        devices::SNAT_ADDRESSES,
     },
 };
 
@@ -21,20 +21,19 @@ pub struct Addresses<A: 'static> {
     pub count: u32,
 }
 
-impl<A: SnatAddresses> Addresses<A> {
+impl<A: Tables> Addresses<A> {
     /// Those of the device `ifindex`.
     #[inline(always)]
     pub fn of(ifindex: u32) -> Result<Self, DropReason> {
-        let device = maps::device(ifindex).ok_or(DropReason::NoNodeAddress)?;
-        let (all, count) = A::of(device);
-        Ok(Self { all, count: count.into() })
+        let (all, count) = maps::snat_addresses(ifindex).ok_or(DropReason::NoNodeAddress)?;
+        Ok(Self { all, count })
     }
 
     /// One of them; the first one where there are not so many.
     #[inline(always)]
-    pub fn nth(&self, index: u32) -> Result<A, DropReason> {
+    pub fn nth(&self, index: u32) -> Result<&'static A, DropReason> {
         let place = if index < self.count { index } else { 0 };
-        let addr = self.all[place as usize % SNAT_ADDRESSES];
+        let addr = &self.all[place as usize % SNAT_ADDRESSES];
         if addr.is_unspecified() { Err(DropReason::NoNodeAddress) } else { Ok(addr) }
     }
 
@@ -53,7 +52,7 @@ impl<A: SnatAddresses> Addresses<A> {
 
 /// The first of those that connections leaving by `ifindex` are given.
 #[inline(always)]
-pub fn address<A: SnatAddresses>(ifindex: u32) -> Result<A, DropReason> {
+pub fn address<A: Tables>(ifindex: u32) -> Result<&'static A, DropReason> {
     Addresses::of(ifindex)?.nth(0)
 }
 
