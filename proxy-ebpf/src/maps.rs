@@ -52,14 +52,13 @@ pub use self::{
         look_at_pair, put_connected, put_connected_in, put_sent, put_sent_in, sent, socket_datagrams,
         use_pair, use_sent,
     },
-    device::{Facts, device, snat_addresses},
+    device::{DeviceFacts, device, snat_addresses},
     flows::{
         Claim, Row, candidate, conntrack, conntrack_apart, conntrack_claim, conntrack_put, conntrack_remove,
         found_row, other_row, take_place,
     },
     fragment::{
-        claim_fragment, claim_held, delete_held, fragment, has_fragment, held, held_scratch, is_held,
-        put_fragment,
+        claim_fragment, claim_held, delete_held, fragment, has_fragment, held, held_scratch, put_fragment,
     },
     hops::{copy_next_hop, put_next_hop, routes},
     peers::{clear_socket_peer, put_socket_peer, socket_peer},

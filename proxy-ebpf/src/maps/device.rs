@@ -10,7 +10,7 @@ use crate::global::{global_by_family, global_functions};
 
 /// A device but for its addresses: the fields of [`Device`] that have the same names.
 #[repr(C)]
-pub struct Facts {
+pub struct DeviceFacts {
     pub flags: u32,
     pub mac: [u8; 6],
     pub vlan: u16,
@@ -19,7 +19,7 @@ pub struct Facts {
 
 /// A copy of what is known of a device. It is good until the next is copied.
 #[inline(always)]
-pub fn device(ifindex: u32) -> Option<&'static Facts> {
+pub fn device(ifindex: u32) -> Option<&'static DeviceFacts> {
     if shunt_copy_device(ifindex) == UNKNOWN { None } else { facts().map(|copy| &*copy) }
 }
 
@@ -42,9 +42,9 @@ global_by_family! {
     fn copy_addresses(ifindex: u32) = copy_in_room as shunt_copy_snat4, shunt_copy_snat6;
 }
 
-/// Facts have no family: they are in one's room.
+/// They have no family, and lie in the room of IPv4.
 #[inline(always)]
-fn facts() -> Option<&'static mut Facts> {
+fn facts() -> Option<&'static mut DeviceFacts> {
     room::facts::<Ip4>()
 }
 

@@ -1,17 +1,30 @@
 //! Packets in fragments, and those that are held.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use proxy_common::maps::fragments::{FragmentKey, FragmentRow, HELD_LEN, HeldFragment, HeldKey};
+use proxy_common::maps::fragments::{FragmentKey, FragmentRow, HeldFragment, HeldKey};
 
 use super::{HELD_FRAGMENTS, HELD_SCRATCH, Tables, flows::copy_words, read_row, room};
+use crate::global::global_by_family;
 
 /// A copy of a row. It is good until the next is copied.
 #[inline(always)]
 pub fn fragment<A: Tables>(key: &FragmentKey<A>) -> Option<&'static FragmentRow<A>> {
-    let copy = room::fragment_room()?;
+    *room::fragment_key()? = *key;
+    if copy_fragment::<A>() == 0 { None } else { room::fragment_room().map(|copy| &*copy) }
+}
+
+global_by_family! {
+    fn copy_fragment() = copy_in_room as shunt_copy_fragment4, shunt_copy_fragment6;
+}
+
+/// 1 if there is a row of the key in the room, of which the room has a copy then, else 0.
+#[inline(always)]
+fn copy_in_room<A: Tables>() -> u32 {
+    let (Some(key), Some(copy)) = (room::fragment_key::<A>(), room::fragment_room()) else { return 0 };
     // SAFETY: rows stay in the map's memory until the program ends, any bytes are one, and it consists of such words.
-    read_row(|| A::fragments().get_ptr(key), |row| unsafe { copy_words::<u64, _>(row, copy) })?;
-    Some(copy)
+    read_row(|| A::fragments().get_ptr(&*key), |row| unsafe { copy_words::<u64, _>(row, copy) })
+        .is_some()
+        .into()
 }
 
 #[inline(always)]
@@ -32,25 +45,9 @@ pub fn claim_fragment<A: Tables>(key: &FragmentKey<A>, row: &FragmentRow<A>) -> 
 }
 
 #[inline(always)]
-pub fn is_held(place: &HeldKey) -> bool {
-    HELD_FRAGMENTS.get_ptr(place).is_some()
-}
-
-/// A held fragment: when it came, the interface, how long it is, and its bytes, which another may have meanwhile. Whoever
-/// deletes it knows that it was this one.
-#[inline(always)]
-pub fn held(place: &HeldKey) -> Option<(u64, u32, u32, &'static [u8; HELD_LEN])> {
-    let row = HELD_FRAGMENTS.get_ptr(place)?;
-    // SAFETY: fields of a row, which stays in the map's memory until the program ends. Nobody but the kernel reads the
-    // bytes, for which it takes care that it reads no more.
-    unsafe {
-        Some((
-            (&raw const (*row).since).read_volatile(),
-            (&raw const (*row).ifindex).read_volatile(),
-            (&raw const (*row).len).read_volatile(),
-            &(*row).bytes,
-        ))
-    }
+pub fn held(place: &HeldKey) -> Option<&'static HeldFragment> {
+    // SAFETY: the row stays in place until the program ends; if it is recycled meanwhile, deleting it fails.
+    unsafe { HELD_FRAGMENTS.get_ptr(place).map(|p| &*p) }
 }
 
 /// Inserts a held fragment only if its place is free.

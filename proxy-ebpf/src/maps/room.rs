@@ -9,7 +9,7 @@ use proxy_common::{
         conntrack::{CtEntry, CtKey},
         counters::{CounterKey, Traffic},
         devices::SNAT_ADDRESSES,
-        fragments::FragmentRow,
+        fragments::{FragmentKey, FragmentRow},
         frontends::Frontend,
         held_ports::HeldPortsKey,
         next_hops::NextHop,
@@ -17,7 +17,7 @@ use proxy_common::{
     packet::Parsed,
 };
 
-use super::{Tables, device::Facts};
+use super::{Tables, device::DeviceFacts};
 use crate::stage::{ports::Search, select::Refusal};
 
 /// The room of a CPU.
@@ -42,9 +42,10 @@ pub struct Room<A> {
     /// Where it goes from there, by a driver.
     pub hop: NextHop,
     frontend: Frontend,
+    fragment_key: FragmentKey<A>,
     fragment: FragmentRow<A>,
     pub snat_addresses: [A; SNAT_ADDRESSES],
-    facts: Facts,
+    facts: DeviceFacts,
 }
 
 /// All of it, for functions whose stack has no room for a reference to each part.
@@ -124,12 +125,14 @@ parts! {
     parsed = parsed: Parsed<A>;
     /// Room for the frontend that a packet goes to.
     frontend = frontend_room: Frontend;
+    /// The key of the row that a function is to copy.
+    fragment_key = fragment_key: FragmentKey<A>;
     /// A copy of the row of a packet in fragments.
     fragment = fragment_room: FragmentRow<A>;
     /// A copy of the addresses of a device.
     snat_addresses = snat_addresses: [A; SNAT_ADDRESSES];
     /// A copy of what is known of a device.
-    facts = facts: Facts;
+    facts = facts: DeviceFacts;
 }
 
 /// Has the compiler compute with a pointer only where it is known that there is one: the verifier refuses the rest.

@@ -11,7 +11,7 @@ use super::{
     route::{Answer, Route},
 };
 use crate::{
-    maps::{self, Facts},
+    maps::{self, DeviceFacts},
     packet::{Frame, Framing, Packet as _},
 };
 use proxy_common::packet::Bytes as _;
@@ -39,7 +39,7 @@ pub fn next_hop<F: Framing>(frame: &Frame<F>, macs: &Macs, route: &Route) -> Nex
         hop.ifindex = own;
         return hop;
     }
-    let Some(&Facts { vlan, parent, flags, .. }) = maps::device(route.ifindex) else { return hop };
+    let Some(&DeviceFacts { vlan, parent, flags, .. }) = maps::device(route.ifindex) else { return hop };
     let (ifindex, flags) = if vlan == 0 {
         (route.ifindex, flags)
     } else {

@@ -120,7 +120,7 @@ fn store<P: Buffer, A: Network>(
     let mut place = HeldKey::new(key, 0);
     for index in 0..MAX_HELD {
         place.index = index as u8;
-        if !maps::is_held(&place) && maps::claim_held(&place, scratch) {
+        if maps::held(&place).is_none() && maps::claim_held(&place, scratch) {
             return Some(place);
         }
     }
@@ -136,9 +136,12 @@ pub fn release<P: Buffer, A: Network>(packet: &P, key: &FragmentKey<A>) {
     let mut place = HeldKey::new(key, 0);
     for index in 0..MAX_HELD {
         place.index = index as u8;
-        let Some((since, ifindex, len, bytes)) = maps::held(&place) else { continue };
-        let timely = now().wrapping_sub(since) < LIFETIME_NS;
-        if timely && packet.replace(P::L2_LEN as u32, bytes, len).is_ok() && maps::delete_held(&place) {
+        let Some(held) = maps::held(&place) else { continue };
+        // SAFETY: a field of the row. Volatile, so that what is checked is what is used.
+        let len = unsafe { core::ptr::read_volatile(&raw const held.len) };
+        let ifindex = held.ifindex;
+        let timely = now().wrapping_sub(held.since) < LIFETIME_NS;
+        if timely && packet.replace(P::L2_LEN as u32, &held.bytes, len).is_ok() && maps::delete_held(&place) {
             packet.send_copy(ifindex, ingress);
         }
     }
