@@ -63,11 +63,12 @@ fn forwarded<F: Framing, A: Family>(frame: &Frame<F>) -> Option<Output> {
     })
 }
 
-/// What rewriting has made of a frame, in numbers, which functions return: it is as it came,
+// What rewriting has made of a frame, in numbers, which functions return.
+/// It is as it came.
 const UNTOUCHED: u32 = 0;
-/// it is ready to be sent,
+/// It is ready to be sent.
 const WHOLE: u32 = 1;
-/// or it is changed by half, and must not go anywhere.
+/// It is changed by half, and must not go anywhere.
 const SPOILT: u32 = 2;
 
 #[inline(always)]

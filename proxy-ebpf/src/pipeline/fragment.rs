@@ -64,14 +64,14 @@ fn first<P: Buffer, A: Family>(packet: &P, parsed: &Parsed<A>, hook: u8) -> Resu
         Some(row) => Passage::by(packet, row, parsed.tuple.proto, hook)?,
         None => Passage { fate: Fate::PASS, target: parsed.tuple, ifindex: 0 },
     };
-    let Passage { fate, target, ifindex } = &passage;
+    let Passage { fate, ref target, ifindex } = passage;
     let key = FragmentKey::new(&parsed.transport, hook);
-    if fragments::note(&key, target, *fate, *ifindex) {
+    if fragments::note(&key, target, fate, ifindex) {
         fragments::release(packet, &key);
         return Ok(Output::DROP);
     }
     let same_ports = parsed.tuple.sport == target.sport && parsed.tuple.dport == target.dport;
-    let is_rewritten = *fate != Fate::PASS && *fate != Fate::ENCAPSULATE;
+    let is_rewritten = fate != Fate::PASS && fate != Fate::ENCAPSULATE;
     if parsed.tuple.proto == proto::SCTP && is_rewritten && !same_ports {
         return Err(DropReason::FragmentedSctp.into());
     }

@@ -2,10 +2,7 @@
 
 use proxy_common::{
     DropReason,
-    maps::{
-        conntrack::{EGRESS, INGRESS, Role},
-        fragments::Fate,
-    },
+    maps::conntrack::{EGRESS, INGRESS, Role},
     packet::Transport,
 };
 
@@ -15,7 +12,7 @@ use crate::{
     stage::{
         echo, encap,
         icmp_error::{self, Error},
-        output::{self, How, Output},
+        output::{How, Output},
         passage,
     },
 };
@@ -62,9 +59,7 @@ fn translate<P: Packet, A: Family>(
     error: &Error<A>,
     hook: u8,
 ) -> Result<Output, DropReason> {
-    let fate = Fate::of(Role(error.entry.role));
-    let from_host = hook == EGRESS && fate == Fate::FROM_HOST;
-    let ifindex = if from_host { output::route(packet, &error.envelope(icmp))? } else { error.entry.ifindex };
+    let (fate, ifindex) = passage::way(packet, error.entry, &error.envelope(icmp), hook)?;
     icmp_error::rewrite(packet, icmp, error)?;
     passage::send(packet, fate, ifindex, hook)
 }

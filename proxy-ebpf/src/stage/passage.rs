@@ -34,10 +34,8 @@ impl<A: Network> Passage<A> {
     /// When a host process's packet has no way to the backend.
     #[inline(always)]
     pub fn by<P: Packet>(packet: &P, row: &CtEntry<A>, proto: u8, hook: u8) -> Result<Self, DropReason> {
-        let (fate, target) = (Fate::of(Role(row.role)), row.target(proto));
-        // Connections of host processes begin at this hook alone.
-        let from_host = hook == EGRESS && fate == Fate::FROM_HOST;
-        let ifindex = if from_host { output::route(packet, &target)? } else { row.ifindex };
+        let target = row.target(proto);
+        let (fate, ifindex) = way(packet, row, &target, hook)?;
         Ok(Self { fate, target, ifindex })
     }
 
@@ -57,6 +55,23 @@ impl<A: Network> Passage<A> {
         nat::rewrite(packet, parsed, &self.target)?;
         Ok(send(packet, self.fate, self.ifindex, hook)?)
     }
+}
+
+/// What becomes of a packet that matches the row at `hook` and goes to `target`, and by which interface: as in [`Passage`].
+///
+/// # Errors
+/// When a host process's packet has no way there.
+#[inline(always)]
+pub fn way<P: Packet, A: Network>(
+    packet: &P,
+    row: &CtEntry<A>,
+    target: &Tuple<A>,
+    hook: u8,
+) -> Result<(Fate, u32), DropReason> {
+    let fate = Fate::of(Role(row.role));
+    // Connections of host processes begin at this hook alone.
+    let from_host = hook == EGRESS && fate == Fate::FROM_HOST;
+    Ok((fate, if from_host { output::route(packet, target)? } else { row.ifindex }))
 }
 
 /// Sends on what has been rewritten.
