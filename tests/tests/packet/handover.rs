@@ -5,7 +5,7 @@ use proxy_userspace::dataplane::MapStore as _;
 
 use crate::{
     bench::{Bench, CONTINUE, NODE_PORT, SNAT_PORTS, plans},
-    connection::{Connection, Hook, forget},
+    connection::{Connection, Hook, forget, pass},
     frames::{ACK, FIN, Flow, SYN, checked, frame},
 };
 
@@ -37,7 +37,7 @@ fn a_connection_keeps_the_port_of_one_that_ended_before_it_was_taken() {
     for flow in of(40000) {
         let ended = Connection::open_masqueraded(&mut outgoing, flow);
         for (steps, flags) in [(&ended.forward, FIN | ACK), (&ended.back, FIN | ACK), (&ended.forward, ACK)] {
-            crate::connection::pass(&mut outgoing, steps, flags, "the end");
+            pass(&mut outgoing, steps, flags, "the end");
         }
     }
     let mut incoming = outgoing.successor();

@@ -64,17 +64,12 @@ fn stream(flow: &Flow, to: SocketAddr, mut seen: impl FnMut(Segments)) {
 pub(super) fn connections(flow: &Flow, to: SocketAddr) -> Result<()> {
     while !flow.is_over() {
         let start = Instant::now();
-        let ended = connection(to);
-        let took = ended.as_ref().map_or_else(|_| start.elapsed(), |ended| ended.answered);
-        if let Ok(Ended { segments, .. }) = &ended {
-            let mut counts = flow.counts();
-            counts.lost_segments += u64::from(segments.lost);
-            counts.spurious += u64::from(segments.spurious);
+        match connection(to) {
+            Ok(ended) => ended.count(flow),
+            Err(error) => {
+                flow.count_timed(start.elapsed(), Err(error));
+            }
         }
-        if let Some(loss) = ended.as_ref().ok().and_then(Ended::loss) {
-            flow.tell(&loss);
-        }
-        flow.count_timed(took, ended.map(drop));
         thread::sleep(BETWEEN);
     }
     Ok(())
@@ -90,12 +85,19 @@ struct Ended {
 }
 
 impl Ended {
-    /// In words, with what finds its packets in a capture.
-    fn loss(&self) -> Option<String> {
-        let Self { from, opened, answered, segments } = self;
-        let lost = segments.lost;
-        (lost > 0)
-            .then(|| format!("lost {lost} from {from}: open after {opened:?}, answered after {answered:?}"))
+    fn count(self, flow: &Flow) {
+        let Self { from, opened, answered, segments: Segments { lost, spurious } } = self;
+        if lost > 0 {
+            // By these its packets are found in a capture.
+            flow.tell(&format!(
+                "lost {lost} from {from}: open after {opened:?}, answered after {answered:?}"
+            ));
+        }
+        let mut counts = flow.counts();
+        counts.lost_segments += u64::from(lost);
+        counts.spurious += u64::from(spurious);
+        drop(counts);
+        flow.count_timed(answered, Ok(()));
     }
 }
 
