@@ -8,12 +8,12 @@ use core::ptr;
 use aya_ebpf::bindings::seq_file;
 use proxy_common::{
     Ip4, Ip6,
-    maps::socket_datagrams::{HeldPair, ListedPair, SENT, SocketDatagrams},
+    maps::socket_datagrams::{HeldPair, ListedPair, SENT, SocketDatagrams, kind},
 };
 
 use crate::{
     iter::{Element, write},
-    maps::{Tables, sent},
+    maps::{Tables, is_written, sent},
 };
 
 /// `struct sock`.
@@ -42,10 +42,12 @@ fn list<A: Tables>(element: *const Element<Socket, SocketDatagrams<A>>) -> i32 {
         }
         let seq = (*element).seq();
         let cookie = ptr::read_volatile(&raw const (*data).cookie);
-        show(seq, cookie, 1, &raw mut (*data).connected);
+        let connected = &raw mut (*data).connected;
+        show(seq, cookie, kind::CONNECTED, connected);
+        let sent_kind = if is_written(connected) { kind::EARLIER } else { kind::SENT };
         let mut place = 0;
         while place < SENT {
-            show(seq, cookie, 0, sent(data, place));
+            show(seq, cookie, sent_kind, sent(data, place));
             place += 1;
         }
     }
@@ -55,17 +57,16 @@ fn list<A: Tables>(element: *const Element<Socket, SocketDatagrams<A>>) -> i32 {
 /// # Safety
 /// `held` is part of a socket's storage.
 #[inline(always)]
-unsafe fn show<A: Tables>(seq: *mut seq_file, cookie: [u32; 2], connected: u32, held: *mut HeldPair<A>) {
+unsafe fn show<A: Tables>(seq: *mut seq_file, cookie: [u32; 2], kind: u32, held: *mut HeldPair<A>) {
     // SAFETY: the caller's. A pair that is written meanwhile is a pair of nobody: the agent destroys only
     // sockets that have the cookie and the peer, and nothing is removed for it.
     unsafe {
-        let service = &raw mut (*held).pair.service;
-        if ptr::read_volatile(service) == 0 {
+        let listed = ListedPair { cookie, kind, pair: ptr::read_volatile(&raw const (*held).pair) };
+        if !is_written(held) || !listed.pair.holds() {
             return;
         }
-        let listed = ListedPair { cookie, connected, pair: ptr::read_volatile(&raw const (*held).pair) };
         if A::stale_sockets().get_ptr(&listed.pair).is_some() {
-            ptr::write_volatile(service, 0);
+            ptr::write_volatile(&raw mut (*held).pair.service, 0);
         } else {
             write(seq, &listed);
         }

@@ -49,8 +49,8 @@ use proxy_common::{
 pub use self::{
     count::{add_traffic, count_drop, count_opened, count_refusal},
     datagrams::{
-        look_at_pair, put_connected, put_connected_in, put_sent, put_sent_in, sent, socket_datagrams,
-        use_pair, use_sent,
+        is_written, look_at_pair, new_socket_datagrams, put_connected, put_connected_in, put_sent,
+        put_sent_in, sent, socket_datagrams, use_pair, use_sent,
     },
     device::{DeviceFacts, device, snat_addresses},
     flows::{

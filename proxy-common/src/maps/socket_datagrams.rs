@@ -45,10 +45,16 @@ impl<A: Copy + PartialEq> SocketPair<A> {
         }
     }
 
+    /// True if the program named the backend itself.
+    #[inline(always)]
+    pub fn is_direct(&self) -> bool {
+        self.service == 0 && self.frontend_port == self.backend_port && self.frontend == self.backend
+    }
+
     /// True if the program is to see the frontend.
     #[inline(always)]
     pub fn holds(&self) -> bool {
-        self.service != 0 || (self.frontend_port == self.backend_port && self.frontend == self.backend)
+        self.service != 0 || self.is_direct()
     }
 }
 
@@ -79,14 +85,24 @@ pub struct SocketDatagrams<A> {
     pub sent: [HeldPair<A>; SENT],
 }
 
+/// What a pair of a socket is of.
+pub mod kind {
+    /// `sendmsg` with an address; the socket has never been connected to a service.
+    pub const SENT: u32 = 0;
+    /// The last `connect`.
+    pub const CONNECTED: u32 = 1;
+    /// `sendmsg`, or an earlier `connect`. The socket is connected so still if the kernel refused the last one.
+    pub const EARLIER: u32 = 2;
+}
+
 /// A pair of a socket, as `list_sockets_v4` and `list_sockets_v6` show it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ListedPair<A> {
     /// `bpf_get_socket_cookie`, high and low half.
     pub cookie: [u32; 2],
-    /// 1 if the socket was connected to the backend, 0 if it sent there by address.
-    pub connected: u32,
+    /// One of [`kind`].
+    pub kind: u32,
     /// The pair.
     pub pair: SocketPair<A>,
 }

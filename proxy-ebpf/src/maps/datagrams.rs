@@ -19,11 +19,17 @@ pub fn socket_datagrams<A: Tables>(sk: *mut bpf_sock) -> Option<*mut SocketDatag
     storage(sk, 0)
 }
 
+/// The same, made if there is none; nothing for want of memory.
+#[inline(always)]
+pub fn new_socket_datagrams<A: Tables>(sk: *mut bpf_sock) -> Option<*mut SocketDatagrams<A>> {
+    storage(sk, BPF_SK_STORAGE_GET_F_CREATE)
+}
+
 /// Remembers a pair of `connect`, which `fill` writes. For want of memory the program sees the backend, and is
 /// connected all the same.
 #[inline(always)]
 pub fn put_connected<A: Tables>(sk: *mut bpf_sock, cookie: u64, fill: impl FnOnce(&mut SocketPair<A>)) {
-    let Some(data) = storage::<A>(sk, BPF_SK_STORAGE_GET_F_CREATE) else { return };
+    let Some(data) = new_socket_datagrams::<A>(sk) else { return };
     // SAFETY: storage of this type, which stays until the program ends (RCU).
     unsafe { put_connected_in(data, cookie, fill) };
 }
@@ -48,7 +54,7 @@ pub unsafe fn put_connected_in<A: Tables>(
 /// Remembers a pair of `sendmsg`, in the place of the one that was used longest ago.
 #[inline(always)]
 pub fn put_sent<A: Tables>(sk: *mut bpf_sock, cookie: u64, fill: impl FnOnce(&mut SocketPair<A>)) {
-    let Some(data) = storage::<A>(sk, BPF_SK_STORAGE_GET_F_CREATE) else { return };
+    let Some(data) = new_socket_datagrams::<A>(sk) else { return };
     // SAFETY: as in `put_connected`.
     unsafe { put_sent_in(data, cookie, fill) };
 }
@@ -100,6 +106,16 @@ pub unsafe fn put_sent_in<A: Tables>(
             write(sent(data, place), number, fill);
         }
     }
+}
+
+/// True if anybody has ever written a pair there.
+///
+/// # Safety
+/// `held` is part of a socket's storage.
+#[inline(always)]
+pub unsafe fn is_written<A>(held: *const HeldPair<A>) -> bool {
+    // SAFETY: the caller's.
+    unsafe { ptr::read_volatile(&raw const (*held).version) != 0 }
 }
 
 /// The pair in a place below [`SENT`].

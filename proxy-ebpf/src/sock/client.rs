@@ -5,7 +5,7 @@ use aya_ebpf::{
 };
 use proxy_common::{Ip4, Ip6};
 
-use super::place::from_words;
+use super::place::{Peer, from_words};
 use crate::{
     maps::{self, Tables},
     stage::select::chance,
@@ -15,6 +15,8 @@ use crate::{
 pub trait Client: Tables {
     /// The address the socket is bound to, unspecified if none.
     fn bound(sk: *mut bpf_sock) -> Self;
+    /// The address the socket is connected to, unspecified if none.
+    fn connected(sk: *mut bpf_sock) -> Self;
     /// An address that nobody can have, one for each network namespace.
     fn of_netns(cookie: u64) -> Self;
 }
@@ -24,6 +26,12 @@ impl Client for Ip4 {
     fn bound(sk: *mut bpf_sock) -> Self {
         // SAFETY: the kernel gives every socket hook a valid socket.
         Ip4 { octets: unsafe { (*sk).src_ip4 }.to_ne_bytes() }
+    }
+
+    #[inline(always)]
+    fn connected(sk: *mut bpf_sock) -> Self {
+        // SAFETY: as in `bound`.
+        Ip4 { octets: unsafe { (*sk).dst_ip4 }.to_ne_bytes() }
     }
 
     #[inline(always)]
@@ -39,6 +47,12 @@ impl Client for Ip6 {
     fn bound(sk: *mut bpf_sock) -> Self {
         // SAFETY: the kernel gives every socket hook a valid socket.
         from_words(unsafe { [(*sk).src_ip6[0], (*sk).src_ip6[1], (*sk).src_ip6[2], (*sk).src_ip6[3]] })
+    }
+
+    #[inline(always)]
+    fn connected(sk: *mut bpf_sock) -> Self {
+        // SAFETY: as in `bound`.
+        from_words(unsafe { [(*sk).dst_ip6[0], (*sk).dst_ip6[1], (*sk).dst_ip6[2], (*sk).dst_ip6[3]] })
     }
 
     #[inline(always)]
@@ -62,6 +76,14 @@ pub fn is_connected(ctx: &SockAddrContext) -> bool {
     const ESTABLISHED: u32 = 1;
     // SAFETY: as in `Client::bound`.
     unsafe { (*socket(ctx)).state == ESTABLISHED }
+}
+
+/// Whom the socket of a call is connected to, as its packets say it.
+#[inline(always)]
+pub fn connected_to<A: Client>(ctx: &SockAddrContext) -> Peer<A> {
+    let sk = socket(ctx);
+    // SAFETY: as in `Client::bound`; the field is in network order.
+    Peer { addr: A::connected(sk), port: u16::from_be(unsafe { (*sk).dst_port }) }
 }
 
 /// The port that the socket of a call is bound to. One that is not gets it only after the hook: any will do.

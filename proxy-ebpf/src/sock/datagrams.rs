@@ -7,7 +7,7 @@ use proxy_common::maps::socket_datagrams::{HeldPair, SENT, SocketDatagrams, Sock
 
 use super::{
     ask::Asked,
-    client::{Client, is_connected, socket},
+    client::{Client, connected_to, is_connected, socket},
     place::{Call, Peer, Place, global_by_place},
 };
 use crate::{maps, stage::select::Choice};
@@ -71,15 +71,22 @@ global_by_place! {
 }
 
 /// What the socket is connected to may be so still when it is connected elsewhere: the kernel may refuse that after us,
-/// and datagrams that have come may not have been read.
+/// and datagrams that have come may not have been read. Of a socket that was connected by address, nothing has been
+/// written yet.
 #[inline(always)]
 fn keep<P: Place>(sock: *mut bpf_sock_addr) -> u32 {
     let context = SockAddrContext::new(sock);
-    let Some(data) = maps::socket_datagrams::<P::Addr>(socket(&context)) else { return 0 };
+    let (sk, is_connected) = (socket(&context), is_connected(&context));
+    let data =
+        if is_connected { maps::new_socket_datagrams(sk) } else { maps::socket_datagrams::<P::Addr>(sk) };
+    let Some(data) = data else { return 0 };
     // SAFETY: the socket's storage, and part of it.
     unsafe {
         let connected = &raw mut (*data).connected;
-        if let Some(pair) = maps::look_at_pair(connected, |pair| pair.holds().then_some(*pair)) {
+        if is_connected && !maps::is_written(connected) {
+            let peer = connected_to::<P::Addr>(&context);
+            maps::use_sent(data, cookie(&context), &SocketPair::direct(peer.addr, peer.port));
+        } else if let Some(pair) = maps::look_at_pair(connected, |pair| pair.holds().then_some(*pair)) {
             maps::use_sent(data, cookie(&context), &pair);
         }
     }

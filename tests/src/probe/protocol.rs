@@ -180,6 +180,8 @@ pub struct Steps {
     pub proto: Proto,
     /// What is done with it, by addresses of one family.
     pub steps: Vec<Step>,
+    /// Keeps it open under this name, for [`Exchange`] with whom it is connected to in the end. Of UDP alone.
+    pub keep: Option<String>,
 }
 
 /// What is done with a socket.
@@ -209,7 +211,7 @@ pub struct Traffic {
 /// Another exchange on an open connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exchange {
-    /// Name given by [`Dial::keep`].
+    /// Name given by [`Dial::keep`] or [`Steps::keep`].
     pub keep: String,
     /// How long to wait.
     pub timeout_ms: u64,

@@ -2,6 +2,7 @@
 
 use super::{
     Bulk, Outcome, PATIENCE_MS, Proto,
+    dial::Kept,
     protocol::{Step, Steps},
     socket::{open, outcome_of},
     tcp::Connection,
@@ -11,11 +12,11 @@ use crate::netns;
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use socket2::Socket;
-use std::{fs::File, io, net::SocketAddr, os::fd::AsRawFd, time::Duration};
+use std::{collections::HashMap, fs::File, io, net::SocketAddr, os::fd::AsRawFd, time::Duration};
 
 const PATIENCE: Duration = Duration::from_millis(PATIENCE_MS);
 
-pub(super) fn walk(walk: &Steps) -> Result<Vec<Outcome>> {
+pub(super) fn walk(walk: &Steps, kept: &mut HashMap<String, Kept>) -> Result<Vec<Outcome>> {
     let address = |step: &Step| match step {
         Step::Connect(to) | Step::AskAt(to) => Some(to.ip()),
         Step::Ask | Step::Disconnect => None,
@@ -27,7 +28,16 @@ pub(super) fn walk(walk: &Steps) -> Result<Vec<Outcome>> {
     for step in &walk.steps {
         outcomes.extend(take(&socket, walk.proto, *step).with_context(|| format!("{step:?}"))?);
     }
+    if let Some(name) = &walk.keep {
+        ensure!(walk.proto == Proto::Udp, "{} sockets are not kept", walk.proto);
+        let peer = peer(&socket)?;
+        kept.insert(name.clone(), Kept::Udp(Client::over(socket.into(), peer, true)));
+    }
     Ok(outcomes)
+}
+
+fn peer(socket: &Socket) -> Result<SocketAddr> {
+    socket.peer_addr()?.as_socket().context("an address")
 }
 
 fn take(socket: &Socket, proto: Proto, step: Step) -> Result<Option<Outcome>> {
@@ -49,10 +59,9 @@ fn take(socket: &Socket, proto: Proto, step: Step) -> Result<Option<Outcome>> {
 }
 
 fn ask(socket: &Socket, proto: Proto) -> Result<Outcome> {
-    let peer: SocketAddr = socket.peer_addr()?.as_socket().context("an address")?;
     Ok(match proto {
         Proto::Tcp => Connection::over(socket.try_clone()?).exchange(Bulk::default(), PATIENCE),
-        Proto::Udp => Client::over(socket.try_clone()?.into(), peer, true).exchange(PATIENCE),
+        Proto::Udp => Client::over(socket.try_clone()?.into(), peer(socket)?, true).exchange(PATIENCE),
         other => bail!("no steps of {other}"),
     })
 }

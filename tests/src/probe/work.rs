@@ -46,7 +46,7 @@ fn carry_out(
         }
         Request::Datagrams(request) => Reply::Outcomes(udp::by_address(&request, sockets)?),
         Request::Share(request) => Reply::Outcomes(share::share(&request)?),
-        Request::Steps(request) => Reply::Outcomes(steps::walk(&request)?),
+        Request::Steps(request) => Reply::Outcomes(steps::walk(&request, kept)?),
         Request::Dial(request) => Reply::Outcomes(dial::dial(&request, kept)?),
         Request::Exchange(request) => Reply::Outcomes(vec![exchange(&request, kept)]),
         Request::Load(traffic) => {

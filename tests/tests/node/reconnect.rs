@@ -1,12 +1,17 @@
 //! Sockets that are used in one way after the other under socket LB: a program always sees whom it speaks to.
 
-use crate::{copies, udp::write, world::two_nodes};
-use anyhow::{Result, bail, ensure};
+use crate::{
+    copies,
+    udp::{is_told, write},
+    world::{soon, two_nodes},
+};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 use tests::{
     agent::SocketLb,
     manifests,
-    probe::{Outcome, Proto, Step, Steps},
+    probe::{Bulk, Exchange, Outcome, PATIENCE_MS, Proto, Step, Steps},
     topology::cluster::{Cluster, Origin::Pod},
 };
 
@@ -65,6 +70,14 @@ const NO_WAY: [&str; 2] = ["10.244.9.9", "fd00:244:9::9"];
 
 fn world() -> Result<Cluster> {
     let mut cluster = two_nodes(SocketLb::All)?;
+    write(&mut cluster, &objects()?)?;
+    cluster.nodes[0].agent.wait_in_sync()?;
+    let (client, _) = cluster.host(Pod(0, 1));
+    client.netns.ip(&format!("route add unreachable {}\nroute add unreachable {}", NO_WAY[0], NO_WAY[1]))?;
+    Ok(cluster)
+}
+
+fn objects() -> Result<Vec<Value>> {
     let mut objects = manifests::two_nodes()?;
     let others = [
         (Same, Some(["10.244.1.10", "fd00:244:1::10"])),
@@ -78,11 +91,7 @@ fn world() -> Result<Cluster> {
         copies::add(&mut objects, &name, [own(true)?, own(false)?])?;
         copies::lead(&mut objects, &name, endpoint)?;
     }
-    write(&mut cluster, &objects)?;
-    cluster.nodes[0].agent.wait_in_sync()?;
-    let (client, _) = cluster.host(Pod(0, 1));
-    client.netns.ip(&format!("route add unreachable {}\nroute add unreachable {}", NO_WAY[0], NO_WAY[1]))?;
-    Ok(cluster)
+    Ok(objects)
 }
 
 /// The steps by a socket of its own, in both families.
@@ -91,6 +100,16 @@ fn walk(cluster: &Cluster, proto: Proto, steps: &[Do]) -> Result<()> {
 }
 
 fn walk_in(cluster: &Cluster, v4: bool, proto: Proto, steps: &[Do]) -> Result<()> {
+    walk_and_keep(cluster, v4, proto, steps, None)
+}
+
+fn walk_and_keep(
+    cluster: &Cluster,
+    v4: bool,
+    proto: Proto,
+    steps: &[Do],
+    keep: Option<String>,
+) -> Result<()> {
     let (host, worker) = cluster.host(Pod(0, 1));
     let step = |step: &Do| {
         Ok(match step {
@@ -100,8 +119,8 @@ fn walk_in(cluster: &Cluster, v4: bool, proto: Proto, steps: &[Do]) -> Result<()
             Disconnect => Step::Disconnect,
         })
     };
-    let walk =
-        Steps { netns: host.netns.path(), proto, steps: steps.iter().map(step).collect::<Result<_>>()? };
+    let (netns, taken) = (host.netns.path(), steps.iter().map(step).collect::<Result<_>>()?);
+    let walk = Steps { netns, proto, steps: taken, keep };
     let mut outcomes = worker.walk(walk)?.into_iter();
     for (number, step) in steps.iter().enumerate() {
         let what = format!("{proto}, step {number} of {steps:?}");
@@ -169,6 +188,49 @@ fn a_udp_socket_that_fails_to_connect_speaks_to_whom_it_did_before() -> Result<(
         ] {
             walk(&cluster, Proto::Udp, steps)?;
         }
+    }
+    Ok(())
+}
+
+/// The kernel may refuse a `connect` after socket LB has chosen a backend: then the socket still is connected as before,
+/// and no program of ours runs when it sends.
+#[test]
+fn a_udp_socket_that_failed_to_connect_elsewhere_is_told_that_its_backend_is_gone() -> Result<()> {
+    let mut cluster = world()?;
+    let of_the_service: [&[Do]; 3] = [
+        &[Connect(One), Fail(Unreachable)],
+        &[Connect(Other), Connect(One), Fail(Unreachable), Fail(Unreachable)],
+        &[Send(One), Connect(One), Fail(Unreachable)],
+    ];
+    let of_nobody: [&[Do]; 5] = [
+        &[Connect(Backend), Fail(Unreachable), Send(One)],
+        &[Connect(Backend), Send(One), Fail(Unreachable)],
+        &[Send(One), Connect(Backend)],
+        &[Connect(One), Connect(Backend), Fail(Unreachable)],
+        &[Send(One), Connect(Other), Fail(Unreachable)],
+    ];
+    let sockets: Vec<_> = of_the_service
+        .into_iter()
+        .map(|steps| (steps, true))
+        .chain(of_nobody.into_iter().map(|steps| (steps, false)))
+        .flat_map(|(steps, goes)| [true, false].map(|v4| (format!("v4 {v4}: {steps:?}"), v4, steps, goes)))
+        .collect();
+    for (name, v4, steps, _) in &sockets {
+        walk_and_keep(&cluster, *v4, Proto::Udp, steps, Some(name.clone()))?;
+    }
+    let mut objects = objects()?;
+    copies::lead(&mut objects, "one", None)?;
+    write(&mut cluster, &objects)?;
+    let (_, worker) = cluster.host(Pod(0, 1));
+    let exchange = |name: &String| {
+        worker.exchange(Exchange { keep: name.clone(), timeout_ms: PATIENCE_MS, bulk: Bulk::default() })
+    };
+    for (name, ..) in sockets.iter().filter(|(.., goes)| *goes) {
+        soon(|| is_told(&exchange(name)?).with_context(|| name.clone()))?;
+    }
+    // They would have gone in the same sweep.
+    for (name, ..) in sockets.iter().filter(|(.., goes)| !goes) {
+        exchange(name)?.answer(name)?;
     }
     Ok(())
 }

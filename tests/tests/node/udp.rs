@@ -2,7 +2,7 @@
 //! are destroyed when their backend goes; their programs get an error and connect anew.
 
 use crate::world::{answer, soon, two_nodes};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tests::{
     agent::{Line, SocketLb},
@@ -51,18 +51,23 @@ pub(crate) fn service_sockets_fail(cluster: &Cluster) -> Result<()> {
             send(cluster, from, to)?.answer(name(from, to))?;
             continue;
         }
-        soon(|| match send(cluster, from, to)? {
-            Outcome::Failed(reason) => {
-                // Whoever waits in a call gets ECONNABORTED, whoever sends next EDESTADDRREQ.
-                let errors = ["connection abort", "Destination address required"];
-                ensure!(errors.iter().any(|error| reason.contains(error)), "{reason}");
-                Ok(())
-            }
-            Outcome::TimedOut => bail!(late!("{}: neither an answer nor an error", name(from, to))),
-            other => bail!("{}: {other}", name(from, to)),
-        })?;
+        soon(|| is_told(&send(cluster, from, to)?).with_context(|| name(from, to)))?;
     }
     Ok(())
+}
+
+/// The program got the error that tells of the end of its backend.
+pub(crate) fn is_told(outcome: &Outcome) -> Result<()> {
+    match outcome {
+        Outcome::Failed(reason) => {
+            // Whoever waits in a call gets ECONNABORTED, whoever sends next EDESTADDRREQ.
+            let errors = ["connection abort", "Destination address required"];
+            ensure!(errors.iter().any(|error| reason.contains(error)), "{reason}");
+            Ok(())
+        }
+        Outcome::TimedOut => bail!(late!("neither an answer nor an error")),
+        other => bail!("{other}"),
+    }
 }
 
 /// Both slices of the service.

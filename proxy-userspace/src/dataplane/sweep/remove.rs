@@ -2,9 +2,15 @@
 
 use std::{collections::HashSet, net::SocketAddr};
 
-use proxy_common::maps::{socket_datagrams::ListedPair, stale_ways::Way};
+use proxy_common::maps::{
+    socket_datagrams::{ListedPair, kind},
+    stale_ways::Way,
+};
 
-use super::{FamilyVerdict, Survey, SweepError, Swept, Verdict, survey::Flows};
+use super::{
+    FamilyVerdict, Survey, SweepError, Swept, Verdict,
+    survey::{Flows, Named},
+};
 use crate::dataplane::{FamilyMaps, MapAddr, MapError, MapStore, Sockets, StaleSocket};
 
 impl Survey {
@@ -16,15 +22,14 @@ impl Survey {
         sockets: &mut impl Sockets,
     ) -> Result<Swept, SweepError> {
         let mut swept = Swept { expired: self.expired(), ..Swept::default() };
-        let v4 = self.v4.remove(&verdict.v4, maps.v4(), &mut swept)?;
+        let mut connected = HashSet::new();
+        let v4 = self.v4.remove(&verdict.v4, maps.v4(), &mut swept, &mut connected)?;
         let stale_v4 = swept.stale;
-        let v6 = self.v6.remove(&verdict.v6, maps.v6(), &mut swept)?;
+        let v6 = self.v6.remove(&verdict.v6, maps.v6(), &mut swept, &mut connected)?;
         swept.cut = [stale_v4 + v4.len(), swept.stale - stale_v4 + v6.len()];
         // The pairs go last: they are all that is known of sockets still to be destroyed.
-        let stale: HashSet<_> =
-            v4.iter().filter_map(connected).chain(v6.iter().filter_map(connected)).collect();
-        if !stale.is_empty() {
-            swept.destroyed = sockets.destroy(&Vec::from_iter(stale))?;
+        if !connected.is_empty() {
+            swept.destroyed = sockets.destroy(&Vec::from_iter(connected))?;
         }
         swept.socket_pairs = v4.len() + v6.len();
         forget(maps.v4(), &v4)?;
@@ -34,31 +39,44 @@ impl Survey {
 }
 
 impl<A: MapAddr> Flows<A> {
-    /// Removes rows of `conntrack`; returns the pairs of sockets that have to go.
+    /// Removes rows of `conntrack`; returns the pairs of sockets that have to go. Sockets that may be connected by one
+    /// are added to `connected`.
     fn remove(
         self,
         verdict: &FamilyVerdict<A>,
         maps: &mut impl FamilyMaps<A>,
         swept: &mut Swept,
+        connected: &mut HashSet<StaleSocket>,
     ) -> Result<Vec<ListedPair<A>>, MapError> {
-        let mut sockets = Vec::new();
         if !verdict.counters.is_empty() {
             maps.delete_counters(&verdict.counters)?;
         }
         let is_stale = |way: &Way<A>| verdict.stale.contains(way);
-        for (_, held) in self.ways.into_iter().filter(|(way, _)| is_stale(way)) {
-            sockets.extend(held);
-        }
+        let pairs: Vec<_> =
+            self.ways.into_iter().filter(|(way, _)| is_stale(way)).flat_map(|(_, held)| held).collect();
+        let may_be_connected = pairs.iter().filter(|listed| may_be_connected(listed, &self.named));
+        connected.extend(may_be_connected.map(StaleSocket::from));
         swept.stale += maps.cut(&Vec::from_iter(verdict.stale.iter().copied()))?;
-        Ok(sockets)
+        Ok(pairs)
     }
 }
 
-/// The socket that holds the pair, if it was connected by it.
-fn connected<A: MapAddr>(listed: &ListedPair<A>) -> Option<StaleSocket> {
-    let [high, low] = listed.cookie.map(u64::from);
-    let peer = SocketAddr::new(listed.pair.backend.into(), listed.pair.backend_port);
-    (listed.connected != 0).then_some(StaleSocket { cookie: high << 32 | low, peer })
+/// Whether the socket may be connected by the pair. What an earlier `connect` named itself it may be connected to as
+/// well, and that is nobody's business.
+fn may_be_connected<A: MapAddr>(listed: &ListedPair<A>, named: &HashSet<Named<A>>) -> bool {
+    match listed.kind {
+        kind::CONNECTED => true,
+        kind::EARLIER => !named.contains(&(listed.cookie, listed.pair.backend, listed.pair.backend_port)),
+        _ => false,
+    }
+}
+
+impl<A: MapAddr> From<&ListedPair<A>> for StaleSocket {
+    fn from(listed: &ListedPair<A>) -> Self {
+        let [high, low] = listed.cookie.map(u64::from);
+        let peer = SocketAddr::new(listed.pair.backend.into(), listed.pair.backend_port);
+        Self { cookie: high << 32 | low, peer }
+    }
 }
 
 fn forget<A: MapAddr>(maps: &mut impl FamilyMaps<A>, listed: &[ListedPair<A>]) -> Result<(), MapError> {

@@ -1,6 +1,6 @@
 //! What the flow tables hold, in sums: connections are swept, and removed when they are over, where they lie.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proxy_common::{
     addr::{Ip4, Ip6},
@@ -52,7 +52,12 @@ pub(in crate::dataplane) struct Flows<A> {
     pub(super) expired: usize,
     /// The ways that datagrams go, each with the sockets that hold it.
     pub(super) ways: HashMap<Way<A>, Vec<ListedPair<A>>>,
+    /// Sockets whose programs have named a backend themselves, with that.
+    pub(super) named: HashSet<Named<A>>,
 }
+
+/// Cookie of a socket, address and port.
+pub(super) type Named<A> = ([u32; 2], A, u16);
 
 /// Source ports in use by masquerading: node address and protocol → backend → number.
 pub(in crate::dataplane) type PortUse<A> = HashMap<(A, u8), HashMap<(A, u16), usize>>;
@@ -103,6 +108,7 @@ impl<A: MapAddr> Flows<A> {
             left: 0,
             expired: 0,
             ways: HashMap::new(),
+            named: HashSet::new(),
         };
         flows.conntrack = maps.sweep(now_ns, (*timeouts).into(), &mut |swept| flows.add(swept))?;
         maps.each_affinity(&mut |key, row| {
@@ -138,6 +144,10 @@ impl<A: MapAddr> Flows<A> {
 
     fn add_socket(&mut self, listed: &ListedPair<A>) {
         let pair = &listed.pair;
+        if pair.is_direct() {
+            self.named.insert((listed.cookie, pair.backend, pair.backend_port));
+            return;
+        }
         let way = Way {
             service: pair.service,
             backend: pair.backend_id,

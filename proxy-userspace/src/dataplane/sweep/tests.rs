@@ -6,7 +6,7 @@ use proxy_common::{
         affinity::{Affinity, AffinityKey},
         conntrack::{CtEntry, CtKey, EGRESS, INGRESS, Role, flags},
         counters::{CounterKey, Traffic},
-        socket_datagrams::{ListedPair, SocketPair},
+        socket_datagrams::{ListedPair, SocketPair, kind},
     },
     packet::headers::tcp_flags::{ACK, FIN, RST},
     proto,
@@ -386,7 +386,7 @@ fn sockets(maps: &MemoryMaps, last: u8, backend_id: u32) -> Vec<ListedPair<Ip4>>
         service: frontend(maps, 1).expect("written").service,
         backend_id,
     };
-    [0, 1].map(|connected| ListedPair { cookie: [7, connected], connected, pair }).into()
+    [kind::SENT, kind::CONNECTED].map(|kind| ListedPair { cookie: [7, kind], kind, pair }).into()
 }
 
 fn backend_id(maps: &MemoryMaps, last: u8) -> u32 {
@@ -410,6 +410,33 @@ fn sockets_of_udp_follow_too() {
     let stale = StaleSocket { cookie: 7 << 32 | 1, peer: "10.0.0.2:8080".parse().expect("address") };
     assert_eq!(asked.stale, [stale]);
     assert!(maps.v4.socket_pairs.is_empty());
+}
+
+#[test]
+fn sockets_may_be_connected_as_before_the_last_connect() {
+    let (mut maps, mut reconciler) = setup();
+    let [sent, pair] = sockets(&maps, 2, backend_id(&maps, 2))[..] else { panic!("two pairs") };
+    let pair = pair.pair;
+    let direct = SocketPair::direct(pair.backend, pair.backend_port);
+    let of = |socket, kind, pair| ListedPair { cookie: [7, socket], kind, pair };
+    maps.v4.socket_pairs = vec![
+        sent,
+        of(1, kind::EARLIER, pair),
+        of(2, kind::EARLIER, pair),
+        of(2, kind::EARLIER, direct),
+        of(3, kind::CONNECTED, direct),
+        of(3, kind::EARLIER, pair),
+        of(4, kind::CONNECTED, pair),
+        of(4, kind::EARLIER, direct),
+    ];
+    reconciler.remove(name("a"));
+    reconciler.apply(&mut maps);
+    let mut asked = Asked::default();
+    let swept = sweep_with(&mut maps, &reconciler, &mut asked).expect("memory");
+    assert_eq!((swept.socket_pairs, swept.destroyed), (5, 2));
+    asked.stale.sort_by_key(|socket| socket.cookie);
+    assert_eq!(asked.stale.iter().map(|socket| socket.cookie as u32).collect::<Vec<_>>(), [1, 4]);
+    assert!(maps.v4.socket_pairs.iter().all(|listed| listed.pair == direct), "{:?}", maps.v4.socket_pairs);
 }
 
 #[test]
