@@ -37,10 +37,11 @@ impl Candidate<'_> {
         self.conditions.ready || self.conditions.serving
     }
 
-    /// Of two records for one address the greater counts.
+    /// Of two records for one address the greater counts. The address of a pod that terminates may already be another
+    /// pod's: the one that does not terminate has it, wherever it is.
     fn rank(&self) -> (bool, bool, bool, bool) {
         let conditions = self.conditions;
-        (self.local, conditions.ready, conditions.serving, !conditions.terminating)
+        (!conditions.terminating, conditions.ready, conditions.serving, self.local)
     }
 }
 
@@ -169,7 +170,7 @@ mod tests {
         let conditions = match state {
             "r" => Conditions::new(Some(true), None, None),
             "d" => Conditions::new(Some(false), Some(true), Some(true)),
-            _ => Conditions::new(Some(false), None, None),
+            _ => Conditions::new(Some(false), Some(false), None),
         };
         let hints = match hint.split_at(hint.len().min(1)) {
             ("z", zone) => Some(Hints { zones: [zone.into()].into(), nodes: [].into() }),
@@ -249,7 +250,20 @@ mod tests {
     #[test]
     fn one_address_in_two_slices_counts_once_and_at_its_best() {
         check("1x 1r", BOTH, ("1", "", true));
-        check("1r 1lx", BOTH, ("", "", false));
+        check("1r 1lx", BOTH, ("1", "", true));
         check("1r 1lr", BOTH, ("1", "1", true));
+    }
+
+    #[test]
+    fn an_address_is_that_of_the_pod_that_does_not_terminate() {
+        for endpoints in ["1r 1ld", "1ld 1r"] {
+            check(endpoints, BOTH, ("1", "", true));
+        }
+        for endpoints in ["1lr 1d", "1d 1lr"] {
+            check(endpoints, BOTH, ("1", "1", true));
+        }
+        for endpoints in ["1lx 1d", "1d 1lx"] {
+            check(endpoints, BOTH, ("", "", false));
+        }
     }
 }

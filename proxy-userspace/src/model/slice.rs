@@ -80,11 +80,13 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// The conditions as the API gives them: unknown readiness is ready, unknown serving is
-    /// readiness, unknown termination is none.
+    /// The conditions as the API gives them: what is unknown is ready, serves and does not terminate.
     pub fn new(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> Self {
-        let ready = ready.unwrap_or(true);
-        Self { ready, serving: serving.unwrap_or(ready), terminating: terminating.unwrap_or(false) }
+        Self {
+            ready: ready.unwrap_or(true),
+            serving: serving.unwrap_or(true),
+            terminating: terminating.unwrap_or(false),
+        }
     }
 }
 
@@ -108,7 +110,8 @@ mod tests {
             assert_eq!([c.ready, c.serving, c.terminating], expected, "{given:?}");
         };
         check([None, None, None], [true, true, false]);
-        check([Some(false), None, None], [false, false, false]);
+        check([Some(false), None, None], [false, true, false]);
+        check([Some(false), None, Some(true)], [false, true, true]);
         check([Some(false), Some(true), Some(true)], [false, true, true]);
         check([Some(true), Some(false), None], [true, false, false]);
     }

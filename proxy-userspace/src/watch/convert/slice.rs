@@ -21,8 +21,8 @@ const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Labels with which slices are not for this proxy, whatever the value.
-const HIDING: [&str; 2] = ["service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name"];
+/// Label with which slices are not for a proxy, whatever the value.
+const HEADLESS: &str = "service.kubernetes.io/headless";
 
 impl Convert for ApiSlice {
     const KIND: Kind = Kind::EndpointSlice;
@@ -53,7 +53,7 @@ fn slice(object: &ApiSlice) -> Result<EndpointSlice, Rejected> {
         name: require_name(object.key())?,
         service: service.as_str().into(),
         address_type,
-        hidden: HIDING.iter().any(|name| label(name).is_some()),
+        hidden: label(HEADLESS).is_some(),
         ports: object
             .ports
             .iter()

@@ -252,10 +252,12 @@ fn slices_a_proxy_cannot_use_convert() {
     let names = slice("addressType: FQDN\nendpoints: [{addresses: [backend.example.org]}]");
     assert_eq!((names.address_type, names.endpoints.len()), (AddressType::Fqdn, 0));
     assert_eq!(slice("addressType: IPv6\nendpoints: null").endpoints.len(), 0);
-    for label in ["service.kubernetes.io/headless", "service.kubernetes.io/service-proxy-name"] {
+    for (label, hidden) in
+        [("service.kubernetes.io/headless", true), ("service.kubernetes.io/service-proxy-name", false)]
+    {
         let text = slice_yaml("addressType: IPv4").replace("labels: {", &format!("labels: {{{label}: '', "));
         let Ok(Change::Slice(slice)) = convert(&text) else { panic!("{text}") };
-        assert!(slice.hidden, "{label}");
+        assert_eq!(slice.hidden, hidden, "{label}");
     }
 }
 

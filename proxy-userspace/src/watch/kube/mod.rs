@@ -27,9 +27,9 @@ use self::{
 use super::{BATCHES_AHEAD, Batches, WatchMetrics};
 
 /// kube-proxy's selectors. Slices of headless services are left out by the label that the
-/// endpoint controllers copy to them; on services it says nothing.
+/// endpoint controllers copy to them; on services it says nothing. Which proxy a service has, its own label says.
 const SERVICES: &str = "!service.kubernetes.io/service-proxy-name";
-const SLICES: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+const SLICES: &str = "!service.kubernetes.io/headless";
 
 /// Events that may wait to be gathered; beyond, the watches wait.
 const SIGNALS_AHEAD: usize = 512;
