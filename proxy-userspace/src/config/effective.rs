@@ -241,22 +241,25 @@ fn masquerade_all(file: &KubeProxyConfiguration) -> bool {
     }
 }
 
-/// The periods of the mode's section, or of the first section that sets them. kube-proxy's
-/// least time between syncs of one second is for its cost; ours are small, so it counts
+/// The periods of the mode's section; without a mode, of the first that sets one, so that both are of a section that was
+/// checked. kube-proxy's least time between syncs of one second is for its cost; ours are small, so it counts
 /// only where it was written down.
 fn periods(file: &KubeProxyConfiguration, written: &Value) -> (Duration, Duration) {
     let order: &[&str] = match file.mode.as_str() {
         "iptables" => &["iptables"],
         "ipvs" => &["ipvs"],
         "nftables" => &["nftables"],
-        _ => &["nftables", "iptables", "ipvs"],
+        _ => &["nftables", "iptables"],
     };
-    let find = |field: &str| {
-        let texts = order.iter().filter_map(|section| written.get(section)?.get(field)?.as_str());
-        texts.filter_map(|t| t.parse::<GoDuration>().ok()).find(|d| !d.is_zero()).map(GoDuration::to_std)
+    let of = |section: &&str| {
+        let period = |field| {
+            let text = written.get(*section)?.get(field)?.as_str()?;
+            text.parse::<GoDuration>().ok().filter(|period| !period.is_zero()).map(GoDuration::to_std)
+        };
+        [period("syncPeriod"), period("minSyncPeriod")]
     };
-    let default = Nftables::default().sync_period.to_std();
-    (find("syncPeriod").unwrap_or(default), find("minSyncPeriod").unwrap_or_default())
+    let [sync, min] = order.iter().map(of).find(|set| set.iter().any(Option::is_some)).unwrap_or_default();
+    (sync.unwrap_or_else(|| Nftables::default().sync_period.to_std()), min.unwrap_or_default())
 }
 
 /// Zero leaves kube-proxy's kernel at its own value; here that is what comes next: first the

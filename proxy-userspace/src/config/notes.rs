@@ -67,7 +67,11 @@ pub(super) fn notes(documents: &Documents, ignored: &[&FlagValue]) -> Vec<Note> 
         if let Some(gate) = path.strip_prefix("featureGates.") {
             notes.extend(gate_note(gate));
         } else if let Some(modes) = elsewhere(file, &path) {
-            let meaning = format!("is read in {modes}, not in mode {}", file.mode);
+            let mode = &file.mode;
+            let meaning = match mode.as_str() {
+                "" => format!("is read in {modes}, not without a mode"),
+                _ => format!("is read in {modes}, not in mode {mode}"),
+            };
             notes.push(Note::new(path, Reason::OtherMode, meaning));
         } else {
             notes.extend(note(file, path, field));
@@ -112,6 +116,7 @@ fn elsewhere(file: &KubeProxyConfiguration, path: &str) -> Option<&'static str> 
         ("iptables", "masqueradeAll") => (&["", "iptables", "ipvs"], "modes iptables and ipvs"),
         ("iptables", "masqueradeBit") => return None,
         ("iptables", _) => (&["", "iptables"], "mode iptables"),
+        ("ipvs", "syncPeriod" | "minSyncPeriod") => (&["ipvs"], "mode ipvs"),
         ("ipvs", _) => (&["", "ipvs"], "mode ipvs"),
         ("nftables", _) => (&["", "nftables"], "mode nftables"),
         _ => return None,

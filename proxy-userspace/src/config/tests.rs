@@ -156,6 +156,10 @@ fn kube_proxys_rules_hold() {
         ("clientConnection: {burst: -5}", &["clientConnection.burst"]),
         ("featureGates: {NoSuchGate: true}", &["featureGates"]),
         ("nftables: {syncPeriod: 1s, minSyncPeriod: 5s}", &["nftables.minSyncPeriod"]),
+        ("iptables: {syncPeriod: 1s, minSyncPeriod: 5s}", &["iptables.minSyncPeriod"]),
+        ("mode: iptables\niptables: {minSyncPeriod: 31s}", &["iptables.minSyncPeriod"]),
+        ("mode: nftables\nnftables: {minSyncPeriod: 31s}", &["nftables.minSyncPeriod"]),
+        ("mode: ipvs\nipvs: {minSyncPeriod: 31s}", &["ipvs.minSyncPeriod"]),
         ("oomScoreAdj: 1001", &["oomScoreAdj"]),
         ("featureGates: {MultiCIDRServiceAllocator: false}", &["featureGates"]),
         ("mode: nftables\nnftables: {masqueradeBit: 32}", &["nftables.masqueradeBit"]),
@@ -189,6 +193,35 @@ fn kube_proxys_rules_hold() {
     ] {
         parse(&kube_proxy(fields));
     }
+}
+
+/// Sections that kube-proxy does not check in a mode are not read in it: no pair of periods is in force that nobody has
+/// checked.
+#[test]
+fn both_periods_are_of_one_section() {
+    let [first, second] = ["{syncPeriod: 5s, minSyncPeriod: 2s}", "{syncPeriod: 50s, minSyncPeriod: 20s}"];
+    let sections = |iptables: &str, nftables: &str, ipvs: &str| {
+        let given = [("iptables", iptables), ("nftables", nftables), ("ipvs", ipvs)];
+        let written = given.iter().filter(|(_, periods)| !periods.is_empty());
+        written.map(|(section, periods)| format!("{section}: {periods}\n")).collect::<String>()
+    };
+    let min = "{minSyncPeriod: 20s}";
+    for (mode, sections, expected) in [
+        ("", sections(first, second, ""), [50, 20]),
+        ("", sections(min, "{syncPeriod: 5s}", min), [5, 0]),
+        ("", sections("{syncPeriod: 5s}", "", min), [5, 0]),
+        ("", sections("", "", second), [30, 0]),
+        ("iptables", sections(first, second, second), [5, 2]),
+        ("nftables", sections(second, first, second), [5, 2]),
+        ("ipvs", sections(second, second, first), [5, 2]),
+    ] {
+        let fields = format!("mode: '{mode}'\n{sections}");
+        let config = parse(&kube_proxy(&fields));
+        let periods = [config.sync_period, config.min_sync_period].map(|period| period.as_secs());
+        assert_eq!(periods, expected, "{fields}");
+    }
+    let noted: Vec<_> = parse(&kube_proxy("ipvs: {syncPeriod: 5s}")).notes;
+    assert_eq!(noted[0].to_string(), "ipvs.syncPeriod: is read in mode ipvs, not without a mode");
 }
 
 #[test]

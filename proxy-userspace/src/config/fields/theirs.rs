@@ -77,8 +77,8 @@ pub const KUBE_PROXY: &[Field] = &[
         Live,
         "least time between rounds of writes, 0 unless it is written; in modes iptables and none",
     ),
-    honoured("ipvs.syncPeriod", Live, "as `iptables.syncPeriod`; in modes ipvs and none"),
-    honoured("ipvs.minSyncPeriod", Live, "as `iptables.minSyncPeriod`; in modes ipvs and none"),
+    honoured("ipvs.syncPeriod", Live, "as `iptables.syncPeriod`; in mode ipvs"),
+    honoured("ipvs.minSyncPeriod", Live, "as `iptables.minSyncPeriod`; in mode ipvs"),
     mapped(
         "ipvs.scheduler",
         Live,
@@ -104,7 +104,11 @@ pub const KUBE_PROXY: &[Field] = &[
     honoured("ipvs.udpTimeout", Live, "for all UDP flows; wins over `conntrack`; in modes ipvs and none"),
     unused("nftables.masqueradeBit", "no packet is marked"),
     honoured("nftables.masqueradeAll", Live, "in modes nftables and none"),
-    honoured("nftables.syncPeriod", Live, "as `iptables.syncPeriod`; in modes nftables and none"),
+    honoured(
+        "nftables.syncPeriod",
+        Live,
+        "as `iptables.syncPeriod`; in modes nftables and none, where it goes first",
+    ),
     honoured("nftables.minSyncPeriod", Live, "as `iptables.minSyncPeriod`; in modes nftables and none"),
     unused("winkernel.networkName", "is for Windows"),
     unused("winkernel.sourceVip", "is for Windows"),
