@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::metrics::{
     NoLocal,
@@ -38,6 +38,8 @@ pub(super) struct Engine {
     listed: bool,
     /// Rows of services that are gone since the earlier agent may be left.
     unpruned: bool,
+    /// A missing Node object means that the node is gone.
+    needs_node: bool,
     health_checks: BTreeMap<ObjectName, HealthCheck>,
     /// Health ports were not asked for since something changed.
     health_changed: bool,
@@ -77,6 +79,7 @@ impl Engine {
             versions: Versions::default(),
             listed: false,
             unpruned: false,
+            needs_node: true,
             health_checks: BTreeMap::new(),
             health_changed: false,
             pods_changed: false,
@@ -84,6 +87,12 @@ impl Engine {
             no_local: NoLocal::default(),
             misplaced: BTreeSet::new(),
         }
+    }
+
+    /// For a machine without a cluster: it is well without a Node object, as long as there never has been one.
+    pub(super) fn stand_alone(mut self) -> Self {
+        self.needs_node = false;
+        self
     }
 
     /// True once the first lists were taken in. Nothing may be written before.
@@ -126,12 +135,24 @@ impl Engine {
             dirty.node = true;
             dirty.pods = true;
             if self.state.node().is_none() {
-                let node = &**self.state.node_name();
-                warn!(node, "this node is not among the Node objects; NodePorts have no address until it is");
+                self.tell_of_missing_node();
             }
         }
+        self.needs_node |= self.state.node().is_some();
         self.pods_changed |= dirty.pods;
         self.mark(dirty);
+    }
+
+    fn tell_of_missing_node(&self) {
+        let node = &**self.state.node_name();
+        if self.needs_node {
+            warn!(node, "this node is not among the Node objects; NodePorts have no address until it is");
+        } else {
+            info!(
+                node,
+                "there is no Node object of this name: NodePorts have no address, and the node has no zone"
+            );
+        }
     }
 
     /// Writes to other maps from here on; `reconciler` knows what they hold.
@@ -211,7 +232,7 @@ impl Engine {
 
     /// False when the node is about to go, or gone. Unknown, it gets the benefit of the doubt.
     pub(super) fn node_is_eligible(&self) -> bool {
-        !self.listed || self.state.node().is_some_and(model::Node::is_staying)
+        !self.listed || self.state.node().map_or(!self.needs_node, model::Node::is_staying)
     }
 
     /// True while rows of a family wait for a write.

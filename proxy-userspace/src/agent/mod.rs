@@ -122,6 +122,7 @@ impl Agent {
         let checks = Checks::default();
         let health = startup::health(config, checks.clone())?;
         let watch_metrics = Arc::new(WatchMetrics::default());
+        let stands_alone = manifests.is_some();
         let (batches, events, taint) =
             startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
         let sizes = startup::sizes(config)?;
@@ -147,6 +148,7 @@ impl Agent {
             addresses: hosts.borrow().owned().into_iter().collect(),
             ..plan::Host::default()
         };
+        let engine = Engine::new(node_name, config.model.clone(), host, reconciler);
         let mut agent = Self {
             config: current,
             checks,
@@ -165,7 +167,7 @@ impl Agent {
             _running: Running::tell(&config.bpffs)?,
             pressure: PressureWatch::new(events),
             edges: Edges::new(config),
-            engine: Engine::new(node_name, config.model.clone(), host, reconciler),
+            engine: if stands_alone { engine.stand_alone() } else { engine },
             health,
             readiness: Readiness::new(taint),
             exemptions: Exemptions::default(),

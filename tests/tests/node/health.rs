@@ -69,6 +69,18 @@ fn a_node_that_goes_takes_no_new_connections_and_needs_no_restart() -> Result<()
     answers_are_counted(&cluster.nodes[0])
 }
 
+#[test]
+fn a_machine_without_a_cluster_is_well_without_a_node_object() -> Result<()> {
+    let mut cluster = Cluster::build(1, &Agent::small(SocketLb::Off))?;
+    let mut objects = manifests::two_nodes()?;
+    objects.retain(|object| object["kind"] != "Node");
+    cluster.start(&objects)?;
+    let body = wait_for(&cluster.nodes[0], 200, 200)?;
+    ensure!(body["nodeEligible"] == true, "{body}");
+    let lacks = "there is no Node object of this name: NodePorts have no address, and the node has no zone";
+    cluster.nodes[0].agent.wait_for("what it lacks", |line| line.message() == lacks)
+}
+
 fn answers_are_counted(node: &Node) -> Result<()> {
     let metrics = |path| -> Result<String> { Ok(get(node, METRICS, path)?.text()?.to_owned()) };
     let (text, slis) = (metrics("/metrics")?, metrics("/metrics/slis")?);

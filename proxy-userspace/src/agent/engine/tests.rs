@@ -229,3 +229,17 @@ fn a_node_that_leaves_is_not_eligible() {
     engine.absorb(later(vec![Change::NodeGone("here".into())]));
     assert!(!engine.node_is_eligible());
 }
+
+#[test]
+fn a_machine_that_stands_alone_needs_no_node() {
+    let mut maps = MemoryMaps::new(64);
+    let mut alone = engine(&mut maps).stand_alone();
+    alone.absorb(initial(&service("a", 1)));
+    assert!(alone.node_is_eligible());
+    alone.absorb(later(changes(NODE)));
+    alone.absorb(later(vec![Change::NodeGone("here".into())]));
+    assert!(!alone.node_is_eligible(), "there was one");
+    let mut of_cluster = engine(&mut maps);
+    of_cluster.absorb(initial(&service("a", 1)));
+    assert!(!of_cluster.node_is_eligible());
+}
