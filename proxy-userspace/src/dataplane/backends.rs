@@ -20,6 +20,8 @@ pub(super) struct BackendTable<A> {
     pool: IdPool,
     /// Ids whose last user is gone; some may have found a new one since.
     idle: Vec<u32>,
+    /// Ids of an earlier agent, whose users may not have been planned yet.
+    adopted: Vec<u32>,
     capacity: u32,
 }
 
@@ -52,13 +54,21 @@ impl<A: MapAddr> BackendTable<A> {
             len: 0,
             pool,
             idle: Vec::new(),
+            adopted: rows.iter().map(|(id, _)| *id).collect(),
             capacity,
         };
         for (id, row) in rows {
             table.insert(id, Record { row, users: 0, kernel: Kernel::Holds });
-            table.idle.push(id);
         }
         table
+    }
+
+    /// Counts what nobody has asked for since [`BackendTable::adopt`] as idle. False if that has been done, or nothing
+    /// was adopted.
+    pub(super) fn release_adopted(&mut self) -> bool {
+        let any = !self.adopted.is_empty();
+        self.idle.append(&mut self.adopted);
+        any
     }
 
     fn find(&self, row: &Backend<A>) -> Option<u32> {
@@ -252,6 +262,8 @@ mod tests {
         let mut table = BackendTable::adopt(10, vec![(7, row(1)), (3, row(2)), (4, row(2))]);
         assert_eq!(table.acquire(row(1)).expect("room"), 7);
         assert_eq!(table.acquire(row(2)).expect("room"), 3);
+        assert_eq!(table.idle(), [0; 0], "who wants 4 may not have been planned");
+        assert!(table.release_adopted() && !table.release_adopted());
         assert_eq!(table.idle(), [4]);
         table.forget_idle();
         assert_eq!(table.acquire(row(2)).expect("room"), 3);

@@ -216,6 +216,11 @@ impl<A: MapAddr> FamilyTable<A> {
         Ok(rows.len())
     }
 
+    /// Has backends of an earlier agent taken out that nobody has asked for. False if that has been done.
+    pub(super) fn release_adopted(&mut self) -> bool {
+        self.backends.release_adopted()
+    }
+
     /// Makes what was given back before available: every program that may have come across it has ended.
     pub(super) fn settle(&mut self) {
         self.backends.settle();

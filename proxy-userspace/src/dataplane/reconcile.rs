@@ -159,8 +159,21 @@ impl Reconciler {
             }
             self.apply_chunk(maps, chunk, &mut applied);
         }
+        if self.pruned {
+            self.release_adopted(maps, &mut applied);
+        }
         applied.failed = self.pending.len();
         applied
+    }
+
+    /// Takes out backends of an earlier agent that no service has asked for, be it for what lingers there. False if that
+    /// has been done.
+    fn release_adopted(&mut self, maps: &mut impl MapStore, applied: &mut Applied) -> bool {
+        let [v4, v6] = [self.v4.release_adopted(), self.v6.release_adopted()];
+        if v4 || v6 {
+            self.clear(maps, applied);
+        }
+        v4 || v6
     }
 
     fn apply_node(&mut self, maps: &mut impl MapStore, applied: &mut Applied) {
@@ -173,7 +186,7 @@ impl Reconciler {
 
     /// Writes a chunk in one go, or, when that fails, each service of it by itself: then
     /// only those whose own rows fail stay behind. For want of room it first waits for what
-    /// has been given back and may still be read.
+    /// has been given back and may still be read, then takes what an earlier agent has left.
     fn apply_chunk(
         &mut self,
         maps: &mut impl MapStore,
@@ -189,6 +202,9 @@ impl Reconciler {
                 Ok(()) => self.apply_chunk(maps, chunk, applied),
                 Err(e) => self.postpone(chunk, e),
             },
+            Err(MapError::Full { .. }) if self.release_adopted(maps, applied) => {
+                self.apply_chunk(maps, chunk, applied);
+            }
             Err(e) if chunk.len() == 1 || matches!(e, MapError::Fatal { .. }) => self.postpone(chunk, e),
             Err(_) => chunk.into_iter().for_each(|one| self.apply_chunk(maps, vec![one], applied)),
         }

@@ -5,7 +5,7 @@ use proxy_common::maps::{
 };
 
 use super::*;
-use crate::dataplane::{Fault, MapName, MemoryMaps, Readers, Repairs, testing::*};
+use crate::dataplane::{Fault, MapName, MemoryMaps, Readers, Repairs, Room, testing::*};
 
 const V4: Family = Family::V4;
 const V6: Family = Family::V6;
@@ -200,6 +200,44 @@ fn a_lingering_backend_keeps_its_row() {
     restarted.update(name("a"), vec![plan("a", V4, 1, &[4])]);
     restarted.apply(&mut maps);
     assert_eq!(rows(&maps), 1);
+}
+
+#[test]
+fn a_lingering_backend_keeps_its_row_however_many_services_come_first() {
+    let (mut maps, mut reconciler) = fresh(64);
+    reconciler.update(name("z"), vec![plan("z", V4, 1, &[2, 4])]);
+    reconciler.apply(&mut maps);
+    reconciler.update(name("z"), vec![lingering(plan("z", V4, 1, &[4]), &[2])]);
+    reconciler.apply(&mut maps);
+    let rows = |maps: &MemoryMaps| maps.v4.backends.iter().filter(|row| row.flags & PRESENT != 0).count();
+
+    let mut restarted = Reconciler::adopt(&mut maps).expect("sound maps");
+    (0..=CHUNK).for_each(|number| restarted.remove(name(&format!("a{number}"))));
+    restarted.update(name("z"), vec![lingering(plan("z", V4, 1, &[4]), &[2])]);
+    restarted.prune();
+    assert_eq!((restarted.apply(&mut maps).rows, rows(&maps)), (0, 2));
+
+    let mut restarted = Reconciler::adopt(&mut maps).expect("sound maps");
+    restarted.update(name("z"), vec![plan("z", V4, 1, &[4])]);
+    restarted.apply(&mut maps);
+    assert_eq!(rows(&maps), 2, "there may be services that are not planned yet");
+    restarted.prune();
+    restarted.apply(&mut maps);
+    assert_eq!(rows(&maps), 1);
+}
+
+#[test]
+fn backends_of_an_earlier_agent_make_room_where_there_is_none() {
+    let mut maps = MemoryMaps::with_room(Room { services: 64, frontends: 64, backends: 4, slots: 64 });
+    let mut reconciler = Reconciler::adopt(&mut maps).expect("empty maps");
+    reconciler.update(name("a"), vec![plan("a", V4, 1, &[1, 2, 3])]);
+    assert_eq!(reconciler.apply(&mut maps).failed, 0);
+    reconciler.update(name("a"), vec![lingering(plan("a", V4, 1, &[1]), &[2, 3])]);
+    reconciler.apply(&mut maps);
+    let mut restarted = Reconciler::adopt(&mut maps).expect("sound maps");
+    restarted.update(name("b"), vec![plan("b", V4, 2, &[5])]);
+    assert_eq!(restarted.apply(&mut maps).failed, 0);
+    assert_eq!(meaning(&maps), wanted(&[plan("a", V4, 1, &[1]), plan("b", V4, 2, &[5])]));
 }
 
 /// A step of a random history.
