@@ -11,8 +11,8 @@ use tracing::{debug, info, warn};
 use crate::{
     config::{Config, InterfacePatterns, interfaces::InterfaceKind},
     kernel::{
-        Datapath, DevicePolicy, EdgeChange, EdgeKind, Host, KernelMaps, MasqueradeFault, Netlink, Override,
-        XdpMode, XdpPolicy, XdpStatus,
+        Datapath, DevicePolicy, Edge, EdgeChange, EdgeKind, Host, KernelMaps, MasqueradeFault, Netlink,
+        Override, XdpMode, XdpPolicy, XdpStatus,
     },
     model::{DetectLocal, SocketLb},
 };
@@ -68,6 +68,7 @@ impl Edges {
     ) {
         self.report_masquerade(host);
         let edges = host.edges(node_addresses, &self.policy);
+        self.forget_gone(&edges);
         let plan = host.xdp_plan(&edges, &self.policy);
         let rows = |policy: &Policy, transmitters| host.devices(node_addresses, policy, transmitters);
         // Rows first: a program must know its device before it sees packets, and no frame may be
@@ -88,6 +89,11 @@ impl Edges {
             self.describe(maps, &rows(&self.policy, &after));
         }
         self.report_xdp(maps, statuses);
+    }
+
+    /// A device that has refused the programs and is gone, or no edge any more, was never attached to be detached.
+    fn forget_gone(&mut self, edges: &[Edge]) {
+        self.failed.retain(|ifindex| edges.iter().any(|edge| edge.target.ifindex == *ifindex));
     }
 
     /// Every edge has its programs.
@@ -237,10 +243,31 @@ pub(super) async fn follow_host(mut netlink: Netlink) -> Result<watch::Receiver<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Overrides;
+    use crate::{
+        config::Overrides,
+        kernel::{KernelError, Target},
+    };
 
     fn policy(yaml: &str) -> Policy {
         Edges::new(&Config::parse(yaml, Overrides::default()).unwrap()).policy
+    }
+
+    #[test]
+    fn a_device_that_refused_and_went_is_forgotten() {
+        let mut edges = Edges::new(&Config::parse("", Overrides::default()).unwrap());
+        let edge = |ifindex| Edge {
+            target: Target { ifindex, name: format!("veth{ifindex}"), ethernet: true },
+            kind: EdgeKind::Pod,
+        };
+        for ifindex in [3, 4] {
+            let source = std::io::ErrorKind::NotFound.into();
+            let error = KernelError::System { what: "attach".into(), source };
+            edges.report(EdgeChange::Failed(edge(ifindex), error));
+        }
+        edges.forget_gone(&[edge(4), edge(5)]);
+        assert!(!edges.are_attached(), "4 is there and refuses");
+        edges.forget_gone(&[edge(5)]);
+        assert!(edges.are_attached());
     }
 
     #[test]
