@@ -17,9 +17,9 @@ const REJECTED: Meter = Meter::counter(
     "Objects that were refused; their last good state stays",
 );
 const IGNORED: Meter = Meter::counter(
-    "shunt_ignored_annotations_total",
+    "shunt_ignored_parts_total",
     &["kind"],
-    "Annotations that make no sense and had no effect",
+    "Parts of objects that make no sense and had no effect, while the rest of the object counts",
 );
 const UNREADABLE: Meter = Meter::counter(
     "shunt_unreadable_manifests_total",
@@ -50,7 +50,7 @@ type ByKind<M> = Family<[(&'static str, &'static str); 1], M>;
 #[derive(Debug, Default)]
 pub struct WatchMetrics {
     rejected: ByKind<Counter>,
-    /// Annotations of objects that were taken without them.
+    /// Parts of objects that were taken without them.
     ignored: ByKind<Counter>,
     /// Manifest files that were not YAML or JSON when they were read.
     files_failed: Counter,
@@ -116,7 +116,7 @@ impl WatchMetrics {
         self.rejected.get_or_create(&label(kind)).get()
     }
 
-    /// Annotations of objects of `kind` that were ignored because they make no sense.
+    /// Parts of objects of `kind` that were ignored because they make no sense.
     pub fn ignored(&self, kind: Kind) -> u64 {
         self.ignored.get_or_create(&label(kind)).get()
     }

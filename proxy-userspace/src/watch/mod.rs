@@ -1,6 +1,6 @@
 //! Where the desired state comes from: a Kubernetes API server, or a folder of ordinary
-//! manifests. Both speak in batches of model values; objects are converted here, and a
-//! bad one is refused alone, with a reason, while its last good state stays.
+//! manifests. Both speak in batches of model values; objects are converted here. A bad part is
+//! left out, and a bad object refused, alone and with a reason; its last good state stays then.
 //!
 //! The only module that knows kube-rs and the types of the Kubernetes API.
 
@@ -9,6 +9,7 @@ mod file_events;
 pub mod kube;
 pub mod manifests;
 pub mod metrics;
+mod told;
 mod versions;
 
 use std::{collections::HashMap, time::Instant};

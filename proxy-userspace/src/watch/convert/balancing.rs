@@ -5,41 +5,39 @@ use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Rejected, service::unknown};
+use super::{Ignored, Rejected, service::unknown};
 use crate::model::{Algorithm, Balancing, Mode, WeightKey, Weights};
 
 const MODE: &str = "shunt.dev/load-balancer-mode";
 const ALGORITHM: &str = "shunt.dev/algorithm";
 const WEIGHTS: &str = "shunt.dev/weights";
 
-/// What a service wants, and what of it makes no sense.
-pub(super) fn of_service(meta: &ObjectMeta) -> (Balancing, Vec<Rejected>) {
-    let mut ignored = Vec::new();
+/// What a service wants.
+pub(super) fn of_service(meta: &ObjectMeta, ignored: &mut Ignored) -> Balancing {
     let known = |name, text: &str, known| unknown(field(name), text, known);
-    let mode = annotation(meta, MODE, &mut ignored, |text| {
+    let mode = annotation(meta, MODE, ignored, |text| {
         Mode::from_name(text).ok_or_else(|| known(MODE, text, "snat, dsr and hybrid"))
     });
-    let algorithm = annotation(meta, ALGORITHM, &mut ignored, |text| {
+    let algorithm = annotation(meta, ALGORITHM, ignored, |text| {
         Algorithm::from_name(text).ok_or_else(|| known(ALGORITHM, text, "random and maglev"))
     });
-    let weights = annotation(meta, WEIGHTS, &mut ignored, weights).unwrap_or_default();
-    (Balancing { mode, algorithm, weights }, ignored)
+    let weights = annotation(meta, WEIGHTS, ignored, weights).unwrap_or_default();
+    Balancing { mode, algorithm, weights }
 }
 
-/// The weights of a slice, and why they make no sense.
-pub(super) fn of_slice(meta: &ObjectMeta) -> (Option<Weights>, Vec<Rejected>) {
-    let mut ignored = Vec::new();
-    (annotation(meta, WEIGHTS, &mut ignored, weights), ignored)
+/// The weights of a slice.
+pub(super) fn of_slice(meta: &ObjectMeta, ignored: &mut Ignored) -> Option<Weights> {
+    annotation(meta, WEIGHTS, ignored, weights)
 }
 
 fn annotation<T>(
     meta: &ObjectMeta,
     name: &str,
-    ignored: &mut Vec<Rejected>,
+    ignored: &mut Ignored,
     parse: impl Fn(&str) -> Result<T, Rejected>,
 ) -> Option<T> {
     let text = meta.annotations.as_ref()?.get(name)?;
-    parse(text.trim()).map_err(|reason| ignored.push(reason)).ok()
+    ignored.keep(parse(text.trim()))
 }
 
 fn field(annotation: &str) -> String {

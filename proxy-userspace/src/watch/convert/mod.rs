@@ -1,12 +1,13 @@
 //! From objects of the Kubernetes API to values of the model, keeping only what a proxy
-//! reads. An object that breaks a rule is refused as a whole: half a service would send
-//! traffic where nobody meant it to go.
+//! reads. A part that breaks a rule counts for nothing; an object is refused where the rest
+//! would send traffic where nobody meant it to go.
 //!
 //! What a rule of Kubernetes *means* is the model's concern; here it is only whether the
 //! object is well formed.
 
 mod address;
 mod balancing;
+mod ignored;
 mod node;
 mod pod;
 mod rejected;
@@ -18,11 +19,10 @@ use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use tracing::warn;
 
+pub use ignored::Ignored;
 pub use rejected::Rejected;
 
-use super::WatchMetrics;
 use crate::model::{Change, ObjectName};
 
 /// A kind of object that sources read.
@@ -100,13 +100,8 @@ pub trait Convert {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
 
-    /// What it says, or why it is refused.
-    fn convert(&self) -> Result<Change, Rejected>;
-
-    /// What of it counts for nothing although the object as a whole is taken.
-    fn ignored(&self) -> Vec<Rejected> {
-        Vec::new()
-    }
+    /// What it says, or why it is refused. What counts for nothing is added to `ignored`.
+    fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected>;
 
     /// When what it tells happened, if it says so.
     fn triggered(&self) -> Option<Timestamp> {
@@ -142,42 +137,9 @@ pub struct Found {
 impl Found {
     /// Converts an object.
     pub(super) fn of(object: &impl Convert) -> Self {
-        let (key, change, ignored) = (object.key(), object.convert(), object.ignored());
-        Self { key, change, ignored, triggered: object.triggered() }
-    }
-
-    /// Says in the log and in the counters what is not taken of it.
-    pub(super) fn report(&self, metrics: &WatchMetrics) {
-        report_ignored(&self.key, &self.ignored, metrics);
-        if let Err(reason) = &self.change {
-            report(&self.key, reason, metrics);
-        }
-    }
-}
-
-/// Says in the log and in the counters that an object was refused.
-fn report(key: &ObjectKey, reason: &Rejected, metrics: &WatchMetrics) {
-    metrics.count_rejected(key.kind);
-    warn!(
-        kind = key.kind.name(),
-        namespace = &*key.name.namespace,
-        name = &*key.name.name,
-        %reason,
-        "rejected"
-    );
-}
-
-/// Says in the log and in the counters that parts of an object count for nothing.
-fn report_ignored(key: &ObjectKey, reasons: &[Rejected], metrics: &WatchMetrics) {
-    for reason in reasons {
-        metrics.count_ignored(key.kind);
-        warn!(
-            kind = key.kind.name(),
-            namespace = &*key.name.namespace,
-            name = &*key.name.name,
-            %reason,
-            "ignored, the rest counts"
-        );
+        let mut ignored = Ignored::default();
+        let (key, change) = (object.key(), object.convert(&mut ignored));
+        Self { key, change, ignored: ignored.into_reasons(), triggered: object.triggered() }
     }
 }
 

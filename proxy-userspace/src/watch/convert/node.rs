@@ -8,7 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{Convert, Kind, Rejected, address, require_name};
+use super::{Convert, Ignored, Kind, Rejected, address, require_name};
 use crate::model::{Change, Node, Taint};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -23,19 +23,19 @@ impl Convert for ApiNode {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
-        node(self).map(Change::Node)
+    fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected> {
+        node(self, ignored).map(Change::Node)
     }
 }
 
-fn node(object: &ApiNode) -> Result<Node, Rejected> {
+fn node(object: &ApiNode, ignored: &mut Ignored) -> Result<Node, Rejected> {
     let taints = object.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let zone = object.metadata.labels.as_ref().and_then(|l| l.get(ZONE)).filter(|zone| !zone.is_empty());
     Ok(Node {
         name: require_name(object.key())?.name,
-        addresses: addresses(object)?,
+        addresses: addresses(object, ignored),
         zone: zone.map(|zone| zone.as_str().into()),
-        pod_cidrs: pod_cidrs(object.spec.as_ref())?,
+        pod_cidrs: pod_cidrs(object.spec.as_ref(), ignored),
         deleting: object.metadata.deletion_timestamp.is_some(),
         condemned: taints.iter().any(|taint| taint.key == CONDEMNED),
         taints: taints
@@ -46,7 +46,7 @@ fn node(object: &ApiNode) -> Result<Node, Rejected> {
 }
 
 /// Internal addresses before external ones, each in their order: the first of a family is the primary one.
-fn addresses(object: &ApiNode) -> Result<Box<[IpAddr]>, Rejected> {
+fn addresses(object: &ApiNode, ignored: &mut Ignored) -> Box<[IpAddr]> {
     let list = object.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     let of_type = |wanted: &'static str| {
         let entries = list.iter().enumerate().filter(move |(_, entry)| entry.type_ == wanted);
@@ -54,11 +54,11 @@ fn addresses(object: &ApiNode) -> Result<Box<[IpAddr]>, Rejected> {
             address::parse_reachable(|| format!("status.addresses[{i}].address"), &entry.address)
         })
     };
-    of_type("InternalIP").chain(of_type("ExternalIP")).collect()
+    ignored.keep_all(of_type("InternalIP").chain(of_type("ExternalIP")))
 }
 
 /// `podCIDRs`, or `podCIDR` alone in objects older than dual stack.
-fn pod_cidrs(spec: Option<&NodeSpec>) -> Result<Box<[IpNet]>, Rejected> {
+fn pod_cidrs(spec: Option<&NodeSpec>, ignored: &mut Ignored) -> Box<[IpNet]> {
     let list = spec.and_then(|s| s.pod_cidrs.as_deref()).filter(|list| !list.is_empty());
     let single = spec.map(|s| s.pod_cidr.as_slice()).unwrap_or_default();
     let (path, texts) = match list {
@@ -66,5 +66,5 @@ fn pod_cidrs(spec: Option<&NodeSpec>) -> Result<Box<[IpNet]>, Rejected> {
         None => ("spec.podCIDR", single),
     };
     let texts = texts.iter().enumerate().filter(|(_, text)| !text.is_empty());
-    texts.map(|(i, text)| address::parse_net(|| format!("{path}[{i}]"), text)).collect()
+    ignored.keep_all(texts.map(|(i, text)| address::parse_net(|| format!("{path}[{i}]"), text)))
 }

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::core::PartialObjectMeta;
 
-use super::{Convert, Kind, Rejected, require_name};
+use super::{Convert, Ignored, Kind, Rejected, require_name};
 use crate::model::{Change, Namespace, Pod};
 
 /// The label, or else the annotation, by which a pod or a namespace chooses.
@@ -25,7 +25,7 @@ impl Convert for ApiPod {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
+    fn convert(&self, _: &mut Ignored) -> Result<Change, Rejected> {
         let node = self.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         pod(self, node.filter(|name| !name.is_empty()).map(Into::into))
     }
@@ -38,7 +38,7 @@ impl Convert for PartialObjectMeta<ApiPod> {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
+    fn convert(&self, _: &mut Ignored) -> Result<Change, Rejected> {
         pod(self, None)
     }
 }
@@ -50,7 +50,7 @@ impl Convert for ApiNamespace {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
+    fn convert(&self, _: &mut Ignored) -> Result<Change, Rejected> {
         namespace(self)
     }
 }
@@ -62,7 +62,7 @@ impl Convert for PartialObjectMeta<ApiNamespace> {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
+    fn convert(&self, _: &mut Ignored) -> Result<Change, Rejected> {
         namespace(self)
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     fn read(json: serde_json::Value) -> Result<Change, Rejected> {
-        serde_json::from_value::<ApiPod>(json).expect("a pod").convert()
+        serde_json::from_value::<ApiPod>(json).expect("a pod").convert(&mut Ignored::default())
     }
 
     fn expected(uid: &str, socket_lb: Option<bool>) -> Result<Change, Rejected> {

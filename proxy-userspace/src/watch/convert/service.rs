@@ -9,7 +9,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{Convert, Kind, Rejected, address, balancing, require_name};
+use super::{Convert, Ignored, Kind, Rejected, address, balancing, require_name};
 use crate::model::{
     Change, Family, Ingress, IpMode, Protocol, Service, ServicePort, ServiceType, TrafficPolicy,
 };
@@ -26,16 +26,12 @@ impl Convert for ApiService {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
-        service(self).map(Change::Service)
-    }
-
-    fn ignored(&self) -> Vec<Rejected> {
-        balancing::of_service(&self.metadata).1
+    fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected> {
+        service(self, ignored).map(Change::Service)
     }
 }
 
-fn service(object: &ApiService) -> Result<Service, Rejected> {
+fn service(object: &ApiService, ignored: &mut Ignored) -> Result<Service, Rejected> {
     let spec = object.spec.as_ref().ok_or(Rejected::NoSpec)?;
     let kind = service_type(spec)?;
     let headless = spec.cluster_ip.as_deref() == Some("None");
@@ -46,20 +42,19 @@ fn service(object: &ApiService) -> Result<Service, Rejected> {
         kind,
         other_proxy: labels.is_some_and(|l| l.contains_key(PROXY_NAME)),
         headless,
-        cluster_ips: cluster_ips(spec)?,
+        cluster_ips: cluster_ips(spec, ignored)?,
         ip_families: ip_families(spec)?,
-        external_ips: external_ips(spec)?,
-        ingress: ingress(object.status.as_ref())?,
-        ports: ports(spec, headless || kind == ServiceType::ExternalName)?,
+        external_ips: external_ips(spec, ignored),
+        ingress: ingress(object.status.as_ref(), ignored),
+        ports: ports(spec, headless || kind == ServiceType::ExternalName, ignored)?,
         internal_policy: policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?,
         external_policy: policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?,
         affinity_secs: affinity(spec)?,
-        source_ranges: source_ranges(spec)?,
-        health_check_node_port: optional_port(
-            || "spec.healthCheckNodePort".into(),
-            spec.health_check_node_port,
-        )?,
-        balancing: balancing::of_service(&object.metadata).0,
+        source_ranges: source_ranges(spec, ignored)?,
+        health_check_node_port: ignored
+            .keep(optional_port(|| "spec.healthCheckNodePort".into(), spec.health_check_node_port))
+            .flatten(),
+        balancing: balancing::of_service(&object.metadata, ignored),
     })
 }
 
@@ -74,7 +69,7 @@ fn service_type(spec: &ServiceSpec) -> Result<ServiceType, Rejected> {
 }
 
 /// `clusterIPs`, or `clusterIP` alone in objects older than dual stack.
-fn cluster_ips(spec: &ServiceSpec) -> Result<Box<[IpAddr]>, Rejected> {
+fn cluster_ips(spec: &ServiceSpec, ignored: &mut Ignored) -> Result<Box<[IpAddr]>, Rejected> {
     let list = spec.cluster_ips.as_deref().filter(|list| !list.is_empty());
     let single = spec.cluster_ip.as_slice();
     let (path, texts) = match list {
@@ -82,7 +77,7 @@ fn cluster_ips(spec: &ServiceSpec) -> Result<Box<[IpAddr]>, Rejected> {
         None => ("spec.clusterIP", single),
     };
     let texts = texts.iter().enumerate().filter(|(_, text)| !matches!(text.as_str(), "" | "None"));
-    texts.map(|(i, text)| address::parse_reachable(|| format!("{path}[{i}]"), text)).collect()
+    ignored.keep_some(texts.map(|(i, text)| address::parse_reachable(|| format!("{path}[{i}]"), text)))
 }
 
 fn ip_families(spec: &ServiceSpec) -> Result<Box<[Family]>, Rejected> {
@@ -95,14 +90,15 @@ fn ip_families(spec: &ServiceSpec) -> Result<Box<[Family]>, Rejected> {
     names.map(family).collect()
 }
 
-fn external_ips(spec: &ServiceSpec) -> Result<Box<[IpAddr]>, Rejected> {
+fn external_ips(spec: &ServiceSpec, ignored: &mut Ignored) -> Box<[IpAddr]> {
     let texts = spec.external_ips.iter().flatten().enumerate();
-    texts.map(|(i, text)| address::parse_reachable(|| format!("spec.externalIPs[{i}]"), text)).collect()
+    ignored
+        .keep_all(texts.map(|(i, text)| address::parse_reachable(|| format!("spec.externalIPs[{i}]"), text)))
 }
 
-fn ingress(status: Option<&ServiceStatus>) -> Result<Box<[Ingress]>, Rejected> {
+fn ingress(status: Option<&ServiceStatus>, ignored: &mut Ignored) -> Box<[Ingress]> {
     let list = status.and_then(|s| s.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_deref());
-    list.unwrap_or_default().iter().enumerate().map(|(i, entry)| ingress_entry(i, entry)).collect()
+    ignored.keep_all(list.unwrap_or_default().iter().enumerate().map(|(i, entry)| ingress_entry(i, entry)))
 }
 
 fn ingress_entry(i: usize, entry: &LoadBalancerIngress) -> Result<Ingress, Rejected> {
@@ -120,18 +116,23 @@ fn ingress_entry(i: usize, entry: &LoadBalancerIngress) -> Result<Ingress, Rejec
     Ok(Ingress { ip, mode })
 }
 
-fn ports(spec: &ServiceSpec, may_be_empty: bool) -> Result<Box<[ServicePort]>, Rejected> {
+/// Of two ports that cannot be told apart the first counts.
+fn ports(
+    spec: &ServiceSpec,
+    may_be_empty: bool,
+    ignored: &mut Ignored,
+) -> Result<Box<[ServicePort]>, Rejected> {
     let list = spec.ports.as_deref().unwrap_or_default();
     if list.is_empty() && !may_be_empty {
         return Err(Rejected::NoPorts);
     }
-    let mut ports = Vec::<ServicePort>::with_capacity(list.len());
-    for (i, entry) in list.iter().enumerate() {
-        let port = port(i, entry)?;
-        ports.iter().try_for_each(|earlier| tell_apart(i, earlier, &port))?;
-        ports.push(port);
+    let ports = list.iter().enumerate().map(|(i, entry)| port(i, entry).map(|port| (i, port)));
+    let mut kept = Vec::<ServicePort>::with_capacity(list.len());
+    for (i, port) in ignored.keep_some(ports)? {
+        let told_apart = kept.iter().try_for_each(|earlier| tell_apart(i, earlier, &port));
+        kept.extend(ignored.keep(told_apart).map(|()| port));
     }
-    Ok(ports.into())
+    Ok(kept.into())
 }
 
 fn port(i: usize, entry: &ApiPort) -> Result<ServicePort, Rejected> {
@@ -192,11 +193,12 @@ fn affinity(spec: &ServiceSpec) -> Result<Option<u32>, Rejected> {
     }
 }
 
-fn source_ranges(spec: &ServiceSpec) -> Result<Box<[ipnet::IpNet]>, Rejected> {
+/// Without any, everybody may come.
+fn source_ranges(spec: &ServiceSpec, ignored: &mut Ignored) -> Result<Box<[ipnet::IpNet]>, Rejected> {
     let texts = spec.load_balancer_source_ranges.iter().flatten().enumerate();
-    texts
-        .map(|(i, text)| address::parse_net(|| format!("spec.loadBalancerSourceRanges[{i}]"), text))
-        .collect()
+    ignored.keep_some(
+        texts.map(|(i, text)| address::parse_net(|| format!("spec.loadBalancerSourceRanges[{i}]"), text)),
+    )
 }
 
 /// A protocol, TCP when it is not said.

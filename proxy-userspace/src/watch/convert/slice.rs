@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Convert, Kind, Rejected, address, balancing, require_name,
+    Convert, Ignored, Kind, Rejected, address, balancing, require_name,
     service::{protocol, require_port, unknown},
 };
 use crate::model::{AddressType, Change, Conditions, Endpoint, EndpointSlice, Family, Hints, SlicePort};
@@ -31,12 +31,8 @@ impl Convert for ApiSlice {
         &self.metadata
     }
 
-    fn convert(&self) -> Result<Change, Rejected> {
-        slice(self).map(Change::Slice)
-    }
-
-    fn ignored(&self) -> Vec<Rejected> {
-        balancing::of_slice(&self.metadata).1
+    fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected> {
+        slice(self, ignored).map(Change::Slice)
     }
 
     /// What cannot be read is passed over, as in kube-proxy: nothing but a metric depends on it.
@@ -45,7 +41,7 @@ impl Convert for ApiSlice {
     }
 }
 
-fn slice(object: &ApiSlice) -> Result<EndpointSlice, Rejected> {
+fn slice(object: &ApiSlice, ignored: &mut Ignored) -> Result<EndpointSlice, Rejected> {
     let label = |name: &str| object.metadata.labels.as_ref().and_then(|l| l.get(name));
     let service = label(SERVICE_NAME).filter(|name| !name.is_empty()).ok_or(Rejected::NoServiceLabel)?;
     let address_type = address_type(object)?;
@@ -54,15 +50,9 @@ fn slice(object: &ApiSlice) -> Result<EndpointSlice, Rejected> {
         service: service.as_str().into(),
         address_type,
         hidden: label(HEADLESS).is_some(),
-        ports: object
-            .ports
-            .iter()
-            .flatten()
-            .enumerate()
-            .map(|(i, p)| port(i, p))
-            .collect::<Result<_, _>>()?,
-        weights: balancing::of_slice(&object.metadata).0,
-        endpoints: endpoints(object, address_type)?,
+        ports: ignored.keep_all(object.ports.iter().flatten().enumerate().map(|(i, p)| port(i, p))),
+        weights: balancing::of_slice(&object.metadata, ignored),
+        endpoints: endpoints(object, address_type, ignored),
     })
 }
 
@@ -85,10 +75,10 @@ fn port(i: usize, entry: &ApiPort) -> Result<SlicePort, Rejected> {
 }
 
 /// The endpoints; host names cannot be used, and their slices have none.
-fn endpoints(object: &ApiSlice, address_type: AddressType) -> Result<Box<[Endpoint]>, Rejected> {
-    let AddressType::Ip(family) = address_type else { return Ok(Box::default()) };
+fn endpoints(object: &ApiSlice, address_type: AddressType, ignored: &mut Ignored) -> Box<[Endpoint]> {
+    let AddressType::Ip(family) = address_type else { return Box::default() };
     let list = object.endpoints.as_deref().unwrap_or_default();
-    list.iter().enumerate().map(|(i, entry)| endpoint(i, entry, family)).collect()
+    ignored.keep_all(list.iter().enumerate().map(|(i, entry)| endpoint(i, entry, family)))
 }
 
 fn endpoint(i: usize, entry: &ApiEndpoint, family: Family) -> Result<Endpoint, Rejected> {

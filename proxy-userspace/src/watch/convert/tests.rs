@@ -7,10 +7,21 @@ use crate::model::{
 };
 
 /// The one object of a manifest.
-fn convert(yaml: &str) -> Result<Change, Rejected> {
+fn found(yaml: &str) -> Found {
     let mut found = manifests::parse(yaml, manifests::Format::Yaml).unwrap();
     assert_eq!(found.len(), 1, "{yaml}");
-    found.remove(0).change
+    found.remove(0)
+}
+
+fn convert(yaml: &str) -> Result<Change, Rejected> {
+    found(yaml).change
+}
+
+/// What of an object counts for nothing, and what it says without that.
+fn ignored(yaml: &str) -> (Vec<String>, Change) {
+    let found = found(yaml);
+    let change = found.change.unwrap_or_else(|reason| panic!("{yaml}: {reason}"));
+    (found.ignored.iter().map(ToString::to_string).collect(), change)
 }
 
 /// A service whose `spec` is a ClusterIP with port 80, overlaid by `fields`.
@@ -189,19 +200,9 @@ fn bad_services_are_refused_with_the_field() {
             "ports: [{port: 80, protocol: ICMP}]",
             "spec.ports[0].protocol: \"ICMP\" is none of TCP, UDP and SCTP",
         ),
-        ("ports: [{port: 80}, {port: 81}]", "spec.ports[1].name: \"\"/TCP is used twice"),
-        ("ports: [{name: a, port: 80}, {name: b, port: 80}]", "spec.ports[1].port: 80/TCP is used twice"),
-        (
-            "ports: [{name: a, port: 80, nodePort: 30000}, {name: b, port: 81, nodePort: 30000}]",
-            "spec.ports[1].nodePort: 30000/TCP is used twice",
-        ),
         ("ports: [{port: many}]", "spec.ports[0].port: invalid type: string \"many\", expected i32"),
         ("clusterIP: 10.96.0", "spec.clusterIP[0]: \"10.96.0\" is not an IP address"),
-        ("clusterIPs: [10.96.0.1, x]", "spec.clusterIPs[1]: \"x\" is not an IP address"),
-        (
-            "externalIPs: [0.0.0.0]",
-            "spec.externalIPs[0]: 0.0.0.0 is unspecified, loopback, link-local or multicast",
-        ),
+        ("clusterIPs: [x, y]", "spec.clusterIPs[0]: \"x\" is not an IP address"),
         (
             "loadBalancerSourceRanges: [10.0.0.1]",
             "spec.loadBalancerSourceRanges[0]: \"10.0.0.1\" is not a CIDR",
@@ -218,6 +219,47 @@ fn bad_services_are_refused_with_the_field() {
     let nameless = service_yaml("").replace("name: web, ", "");
     assert_eq!(convert(&nameless), Err(Rejected::NoName));
     assert_eq!(convert("{apiVersion: v1, kind: Service, metadata: {name: a}}"), Err(Rejected::NoSpec));
+}
+
+#[test]
+fn bad_parts_of_a_service_count_for_nothing() {
+    let text = service_yaml(
+        "clusterIPs: [10.96.0.1, x]
+externalIPs: [0.0.0.0, 192.0.2.1]
+loadBalancerSourceRanges: [10.0.0.1, 10.0.0.0/8]
+healthCheckNodePort: 65536
+ports: [{port: 80}, {port: 81}, {name: b, port: 80}, {name: c, port: 0}, {name: d, port: 83, nodePort: 30000},
+  {name: e, port: 84, nodePort: 30000}]",
+    ) + "status: {loadBalancer: {ingress: [{ip: 127.0.0.1}, {ip: 192.0.2.9, ipMode: Magic}, {ip: 192.0.2.2}]}}\n";
+    let (ignored, change) = ignored(&text);
+    let fields: Vec<_> = ignored.iter().filter_map(|reason| reason.split(": ").next()).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.clusterIPs[1]",
+            "spec.externalIPs[0]",
+            "status.loadBalancer.ingress[0].ip",
+            "status.loadBalancer.ingress[1].ipMode",
+            "spec.ports[3].port",
+            "spec.ports[1].name",
+            "spec.ports[2].port",
+            "spec.ports[5].nodePort",
+            "spec.loadBalancerSourceRanges[0]",
+            "spec.healthCheckNodePort",
+        ]
+    );
+    let Change::Service(service) = change else { panic!("{change:?}") };
+    let text = |ips: &[std::net::IpAddr]| ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        (text(&service.cluster_ips), text(&service.external_ips)),
+        ("10.96.0.1".into(), "192.0.2.1".into())
+    );
+    assert_eq!(
+        service.ingress.iter().map(|ingress| ingress.ip).collect::<Vec<_>>(),
+        ["192.0.2.2".parse().ok()]
+    );
+    assert_eq!(service.ports.iter().map(|port| port.port).collect::<Vec<_>>(), [80, 83]);
+    assert_eq!((service.source_ranges.len(), service.health_check_node_port), (1, None));
 }
 
 #[test]
@@ -263,27 +305,39 @@ fn slices_a_proxy_cannot_use_convert() {
 
 #[test]
 fn bad_slices_are_refused_with_the_field() {
-    for (fields, expected) in [
-        ("addressType: IPX", "addressType: \"IPX\" is none of IPv4, IPv6 and FQDN"),
-        ("addressType: IPv4\nports: [{port: 0}]", "ports[0].port: 0 is not a port number"),
-        ("addressType: IPv4\nendpoints: [{addresses: []}]", "endpoints[0].addresses is empty"),
-        (
-            "addressType: IPv4\nendpoints: [{addresses: [nowhere]}]",
-            "endpoints[0].addresses[0]: \"nowhere\" is not an IP address",
-        ),
-        (
-            "addressType: IPv6\nendpoints: [{addresses: [10.0.0.1]}]",
-            "endpoints[0].addresses[0]: 10.0.0.1 is not an address of family IPv6",
-        ),
-        (
-            "addressType: IPv4\nendpoints: [{addresses: [169.254.169.254]}]",
-            "endpoints[0].addresses[0]: 169.254.169.254 is unspecified, loopback, link-local or multicast",
-        ),
-    ] {
-        assert_eq!(convert(&slice_yaml(fields)).unwrap_err().to_string(), expected, "{fields}");
-    }
+    let error = convert(&slice_yaml("addressType: IPX")).unwrap_err().to_string();
+    assert_eq!(error, "addressType: \"IPX\" is none of IPv4, IPv6 and FQDN");
     let orphan = slice_yaml("addressType: IPv4").replace("kubernetes.io/service-name", "app");
     assert_eq!(convert(&orphan), Err(Rejected::NoServiceLabel));
+}
+
+/// What else the slice says counts: endpoints that it no longer has must go.
+#[test]
+fn bad_parts_of_a_slice_count_for_nothing() {
+    let (reasons, change) = ignored(&slice_yaml(
+        "addressType: IPv4
+ports: [{port: 0}, {name: odd, protocol: ICMP, port: 1}, {name: good, port: 8080}]
+endpoints:
+- {addresses: []}
+- {addresses: [nowhere]}
+- {addresses: [10.0.0.1]}
+- {addresses: ['fd00::1']}
+- {addresses: [169.254.169.254]}",
+    ));
+    assert_eq!(
+        reasons,
+        [
+            "ports[0].port: 0 is not a port number",
+            "ports[1].protocol: \"ICMP\" is none of TCP, UDP and SCTP",
+            "endpoints[0].addresses is empty",
+            "endpoints[1].addresses[0]: \"nowhere\" is not an IP address",
+            "endpoints[3].addresses[0]: fd00::1 is not an address of family IPv4",
+            "endpoints[4].addresses[0]: 169.254.169.254 is unspecified, loopback, link-local or multicast",
+        ]
+    );
+    let Change::Slice(slice) = change else { panic!("{change:?}") };
+    assert_eq!(slice.ports.iter().map(|port| port.port).collect::<Vec<_>>(), [Some(8080)]);
+    assert_eq!(slice.endpoints.iter().map(|e| e.addr.to_string()).collect::<Vec<_>>(), ["10.0.0.1"]);
 }
 
 #[test]
@@ -330,5 +384,12 @@ status:
         panic!()
     };
     assert_eq!((&*cidr.name, cidr.ranges.len()), ("kubernetes", 2));
-    assert!(convert(&format!("{ranges}spec: {{cidrs: [10.96.0.0]}}")).is_err());
+    let (reasons, change) = ignored(&format!("{ranges}spec: {{cidrs: [10.96.0.0, 'fd00::/112']}}"));
+    let Change::ServiceCidr(cidr) = change else { panic!("{change:?}") };
+    assert_eq!((&*reasons[0], cidr.ranges.len()), ("spec.cidrs[0]: \"10.96.0.0\" is not a CIDR", 1));
+    let odd = "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDRs: [x, 10.1.0.0/24]}\n\
+               status: {addresses: [{type: InternalIP, address: 127.0.0.1}, {type: InternalIP, address: 192.0.2.1}]}";
+    let (reasons, change) = ignored(odd);
+    let Change::Node(node) = change else { panic!("{change:?}") };
+    assert_eq!((reasons.len(), node.addresses.len(), node.pod_cidrs.len()), (2, 1, 1));
 }

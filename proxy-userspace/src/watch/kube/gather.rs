@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::super::{
     Batch, Versions, WatchMetrics,
     convert::{Convert, Found, Kind, ObjectKey},
+    told::Told,
     versions,
 };
 use crate::model::{Change, ObjectName};
@@ -82,6 +83,7 @@ struct Gather {
     triggers: HashMap<ObjectName, Timestamp>,
     versions: Versions,
     revision: u64,
+    told: Told,
     metrics: Arc<WatchMetrics>,
 }
 
@@ -102,7 +104,16 @@ impl Gather {
     fn new(metrics: Arc<WatchMetrics>) -> Self {
         let kinds = Kind::ALL.into_iter().map(|kind| (kind, Known::default())).collect();
         let (changes, triggers, versions) = (Vec::new(), HashMap::new(), Versions::default());
-        Self { kinds, changes, arrived: None, triggers, versions, revision: 0, metrics }
+        Self {
+            kinds,
+            changes,
+            arrived: None,
+            triggers,
+            versions,
+            revision: 0,
+            told: Told::default(),
+            metrics,
+        }
     }
 
     fn known(&mut self, kind: Kind) -> &mut Known {
@@ -116,6 +127,7 @@ impl Gather {
                 let known = self.known(kind);
                 known.missing = Some(known.names.clone());
                 known.listed_version = None;
+                self.told.retain(|key| key.kind != kind);
             }
             Signal::Object(found, version) => {
                 self.version(found.key.kind, version);
@@ -123,6 +135,7 @@ impl Gather {
             }
             Signal::Gone(key, version) => {
                 self.version(key.kind, version);
+                self.told.retain(|other| *other != key);
                 if self.known(key.kind).names.remove(&key.name) {
                     self.count(key.kind);
                     self.changes.push(key.gone());
@@ -143,7 +156,7 @@ impl Gather {
     }
 
     fn object(&mut self, found: Found) {
-        found.report(&self.metrics);
+        self.told.tell(&found, &self.metrics);
         let Found { key, change, triggered, .. } = found;
         self.triggers.extend(triggered.filter(|_| change.is_ok()).map(|at| (key.name.clone(), at)));
         let known = self.known(key.kind);

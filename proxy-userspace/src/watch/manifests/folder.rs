@@ -15,6 +15,7 @@ use super::{
     super::{
         WatchMetrics,
         convert::{Found, Kind, ObjectKey},
+        told::Told,
     },
     parse::{self, FileError, Format},
 };
@@ -31,6 +32,7 @@ pub(super) struct Folder {
     current: HashMap<ObjectKey, Change>,
     /// Objects found in several files, to say so once.
     doubles: BTreeSet<ObjectKey>,
+    told: Told,
     readable: bool,
 }
 
@@ -58,6 +60,7 @@ impl Folder {
             files: BTreeMap::new(),
             current: HashMap::new(),
             doubles: BTreeSet::new(),
+            told: Told::default(),
             readable: true,
         }
     }
@@ -120,7 +123,7 @@ impl Folder {
         match self.read_objects(&path, format) {
             Ok(objects) => {
                 for found in &objects {
-                    found.report(&self.metrics);
+                    self.told.tell(found, &self.metrics);
                 }
                 self.files.insert(path, File { stamp, objects });
             }
@@ -155,6 +158,7 @@ impl Folder {
                 doubles.insert(found.key.clone());
             }
         }
+        self.told.retain(|key| wanted.contains_key(key));
         let mut gone: Vec<_> = self.current.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
         let news = wanted.into_iter().filter_map(|(key, (_, found))| {
             let change = found.change.as_ref().ok()?;
