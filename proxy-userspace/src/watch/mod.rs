@@ -4,9 +4,11 @@
 //!
 //! The only module that knows kube-rs and the types of the Kubernetes API.
 
+mod api;
 pub mod convert;
 mod file_events;
 pub mod kube;
+mod lenient;
 pub mod manifests;
 pub mod metrics;
 mod told;

@@ -96,6 +96,26 @@ fn a_useless_object_does_not_disturb_the_rest() -> Result<()> {
     world.soon_reaches("second", Proto::Tcp, CLIENT, VIP)
 }
 
+/// Nobody reads conditions of a Service here, and the API server takes such a time.
+#[test]
+fn a_service_with_a_time_of_null_is_followed() -> Result<()> {
+    const MORE: &str = "172.30.0.41:81";
+    let mut world = World::build(SocketLb::Off)?;
+    world.put(&[objects::service(), objects::slice(&[FIRST])])?;
+    world.start_agent()?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    world.put_condition_without_time()?;
+    world.put(&[objects::service_with_port(81), objects::slice_with_port(&[FIRST], "more")])?;
+    world.soon_reaches("first", Proto::Tcp, CLIENT, MORE)?;
+    world.restart_agent()?;
+    world.wait_in_sync()?;
+    world.reaches("first", Proto::Tcp, CLIENT, MORE)?;
+    for wrong in ["shunt_watch_errors_total", "shunt_rejected_objects_total"] {
+        world.soon_shows(&format!("{wrong}{{kind=\"Service\"}} 0"))?;
+    }
+    world.soon_shows("shunt_watch_up{kind=\"Service\"} 1")
+}
+
 #[test]
 fn the_time_from_a_change_of_a_pod_to_the_maps_is_measured() -> Result<()> {
     let count =

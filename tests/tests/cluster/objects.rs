@@ -32,9 +32,28 @@ pub(crate) fn service() -> Object {
     (Kind::Service, json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME}, "spec": spec}))
 }
 
+/// The same with one more port for TCP.
+pub(crate) fn service_with_port(number: u16) -> Object {
+    let (kind, mut value) = service();
+    let port = json!({"name": "more", "protocol": "TCP", "port": number, "targetPort": 8080});
+    if let Some(ports) = value["spec"]["ports"].as_array_mut() {
+        ports.push(port);
+    }
+    (kind, value)
+}
+
 /// The IPv4 endpoints of the service.
 pub(crate) fn slice(addresses: &[&str]) -> Object {
     slice_of(NAME, "web-v4", "IPv4", addresses)
+}
+
+/// The same with one more port for TCP, called so.
+pub(crate) fn slice_with_port(addresses: &[&str], name: &str) -> Object {
+    let (kind, mut value) = slice(addresses);
+    if let Some(ports) = value["ports"].as_array_mut() {
+        ports.push(json!({"name": name, "protocol": "TCP", "port": 8080}));
+    }
+    (kind, value)
 }
 
 /// The same, with the time of what made its controller write it.

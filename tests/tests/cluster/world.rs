@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use proxy_userspace::kernel::{PinnedMaps, Pins};
 use serde::de::DeserializeOwned;
@@ -88,14 +88,25 @@ impl World {
         self.control_plane.with_client(&self.stage.node, async |client| {
             for (kind, value) in objects {
                 match kind {
-                    Kind::Service => put(&Api::<Service>::namespaced(client.clone(), NAMESPACE), value).await,
-                    Kind::EndpointSlice => {
-                        put(&Api::<EndpointSlice>::namespaced(client.clone(), NAMESPACE), value).await
-                    }
+                    Kind::Service => put(&untyped::<Service>(&client), value).await,
+                    Kind::EndpointSlice => put(&untyped::<EndpointSlice>(&client), value).await,
                     Kind::Node => put_node(client.clone(), value).await,
                 }
                 .with_context(|| format!("write {kind:?} {}", value["metadata"]["name"]))?;
             }
+            Ok(())
+        })
+    }
+
+    /// Gives the service a condition whose time is null, which is what a controller writes that leaves it out.
+    pub(crate) fn put_condition_without_time(&self) -> Result<()> {
+        let condition = json!({"type": "Odd", "status": "True", "reason": "None", "message": "", "lastTransitionTime": null});
+        let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+        self.control_plane.with_client(&self.stage.node, async |client| {
+            let services = untyped::<Service>(&client);
+            let patched = services.patch_status(objects::NAME, &PatchParams::default(), &patch).await?;
+            let time = &patched.data["status"]["conditions"][0]["lastTransitionTime"];
+            ensure!(time.is_null(), "the API server made {time} of null");
             Ok(())
         })
     }
@@ -340,6 +351,14 @@ fn serve(name: &str, netns: std::path::PathBuf) -> Result<Serve> {
     let (v4, v6) = ("0.0.0.0:8080".parse()?, "[::]:8080".parse()?);
     let sockets = [Proto::Tcp, Proto::Udp].into_iter().flat_map(|proto| [(proto, v4), (proto, v6)]).collect();
     Ok(Serve { netns, name: name.into(), sockets })
+}
+
+/// Of which the client reads nothing but what it is: a server may have taken what types do not.
+fn untyped<K>(client: &Client) -> Api<DynamicObject>
+where
+    K: Resource<DynamicType = ()>,
+{
+    Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::erase::<K>(&()))
 }
 
 async fn put<K>(api: &Api<K>, value: &Value) -> Result<()>

@@ -1,14 +1,14 @@
 //! Nodes.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, slice};
 
 use ipnet::IpNet;
-use k8s_openapi::{
-    api::core::v1::{Node as ApiNode, NodeSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Convert, Ignored, Kind, Rejected, address, require_name};
+use super::{
+    super::api::{Node as ApiNode, NodeSpec},
+    Convert, Ignored, Kind, Rejected, address, require_name,
+};
 use crate::model::{Change, Node, Taint};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -20,7 +20,7 @@ impl Convert for ApiNode {
     const KIND: Kind = Kind::Node;
 
     fn meta(&self) -> &ObjectMeta {
-        &self.metadata
+        &self.metadata.0
     }
 
     fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected> {
@@ -29,14 +29,14 @@ impl Convert for ApiNode {
 }
 
 fn node(object: &ApiNode, ignored: &mut Ignored) -> Result<Node, Rejected> {
-    let taints = object.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    let zone = object.metadata.labels.as_ref().and_then(|l| l.get(ZONE)).filter(|zone| !zone.is_empty());
+    let taints = &object.spec.taints;
+    let zone = object.metadata.0.labels.as_ref().and_then(|l| l.get(ZONE)).filter(|zone| !zone.is_empty());
     Ok(Node {
         name: require_name(object.key())?.name,
         addresses: addresses(object, ignored),
         zone: zone.map(|zone| zone.as_str().into()),
-        pod_cidrs: pod_cidrs(object.spec.as_ref(), ignored),
-        deleting: object.metadata.deletion_timestamp.is_some(),
+        pod_cidrs: pod_cidrs(&object.spec, ignored),
+        deleting: object.metadata.0.deletion_timestamp.is_some(),
         condemned: taints.iter().any(|taint| taint.key == CONDEMNED),
         taints: taints
             .iter()
@@ -47,7 +47,7 @@ fn node(object: &ApiNode, ignored: &mut Ignored) -> Result<Node, Rejected> {
 
 /// Internal addresses before external ones, each in their order: the first of a family is the primary one.
 fn addresses(object: &ApiNode, ignored: &mut Ignored) -> Box<[IpAddr]> {
-    let list = object.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    let list = &object.status.addresses;
     let of_type = |wanted: &'static str| {
         let entries = list.iter().enumerate().filter(move |(_, entry)| entry.type_ == wanted);
         entries.map(|(i, entry)| {
@@ -58,12 +58,10 @@ fn addresses(object: &ApiNode, ignored: &mut Ignored) -> Box<[IpAddr]> {
 }
 
 /// `podCIDRs`, or `podCIDR` alone in objects older than dual stack.
-fn pod_cidrs(spec: Option<&NodeSpec>, ignored: &mut Ignored) -> Box<[IpNet]> {
-    let list = spec.and_then(|s| s.pod_cidrs.as_deref()).filter(|list| !list.is_empty());
-    let single = spec.map(|s| s.pod_cidr.as_slice()).unwrap_or_default();
-    let (path, texts) = match list {
-        Some(list) => ("spec.podCIDRs", list),
-        None => ("spec.podCIDR", single),
+fn pod_cidrs(spec: &NodeSpec, ignored: &mut Ignored) -> Box<[IpNet]> {
+    let (path, texts) = match &spec.pod_cidrs[..] {
+        [] => ("spec.podCIDR", slice::from_ref(&spec.pod_cidr)),
+        list => ("spec.podCIDRs", list),
     };
     let texts = texts.iter().enumerate().filter(|(_, text)| !text.is_empty());
     ignored.keep_all(texts.map(|(i, text)| address::parse_net(|| format!("{path}[{i}]"), text)))

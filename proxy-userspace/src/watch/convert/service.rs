@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use k8s_openapi::{
-    api::core::v1::{
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{
+    super::api::{
         LoadBalancerIngress, Service as ApiService, ServicePort as ApiPort, ServiceSpec, ServiceStatus,
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    Convert, Ignored, Kind, Rejected, address, balancing, require_name,
 };
-
-use super::{Convert, Ignored, Kind, Rejected, address, balancing, require_name};
 use crate::model::{
     Change, Family, Ingress, IpMode, Protocol, Service, ServicePort, ServiceType, TrafficPolicy,
 };
@@ -23,7 +23,7 @@ impl Convert for ApiService {
     const KIND: Kind = Kind::Service;
 
     fn meta(&self) -> &ObjectMeta {
-        &self.metadata
+        &self.metadata.0
     }
 
     fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected> {
@@ -35,53 +35,52 @@ fn service(object: &ApiService, ignored: &mut Ignored) -> Result<Service, Reject
     let spec = object.spec.as_ref().ok_or(Rejected::NoSpec)?;
     let kind = service_type(spec)?;
     let headless = spec.cluster_ip.as_deref() == Some("None");
-    let labels = object.metadata.labels.as_ref();
+    let metadata = &object.metadata.0;
+    let labels = metadata.labels.as_ref();
     Ok(Service {
         name: require_name(object.key())?,
-        created: object.metadata.creation_timestamp.as_ref().map_or(0, |t| t.0.as_second()),
+        created: metadata.creation_timestamp.as_ref().map_or(0, |t| t.0.as_second()),
         kind,
         other_proxy: labels.is_some_and(|l| l.contains_key(PROXY_NAME)),
         headless,
         cluster_ips: cluster_ips(spec, ignored)?,
         ip_families: ip_families(spec)?,
         external_ips: external_ips(spec, ignored),
-        ingress: ingress(object.status.as_ref(), ignored),
+        ingress: ingress(&object.status, ignored),
         ports: ports(spec, headless || kind == ServiceType::ExternalName, ignored)?,
-        internal_policy: policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?,
-        external_policy: policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?,
+        internal_policy: policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy)?,
+        external_policy: policy("spec.externalTrafficPolicy", &spec.external_traffic_policy)?,
         affinity_secs: affinity(spec)?,
         source_ranges: source_ranges(spec, ignored)?,
         health_check_node_port: ignored
             .keep(optional_port(|| "spec.healthCheckNodePort".into(), spec.health_check_node_port))
             .flatten(),
-        balancing: balancing::of_service(&object.metadata, ignored),
+        balancing: balancing::of_service(metadata, ignored),
     })
 }
 
 fn service_type(spec: &ServiceSpec) -> Result<ServiceType, Rejected> {
-    match spec.type_.as_deref() {
-        None | Some("" | "ClusterIP") => Ok(ServiceType::ClusterIp),
-        Some("NodePort") => Ok(ServiceType::NodePort),
-        Some("LoadBalancer") => Ok(ServiceType::LoadBalancer),
-        Some("ExternalName") => Ok(ServiceType::ExternalName),
-        Some(other) => Err(unknown("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName")),
+    match spec.type_.as_str() {
+        "" | "ClusterIP" => Ok(ServiceType::ClusterIp),
+        "NodePort" => Ok(ServiceType::NodePort),
+        "LoadBalancer" => Ok(ServiceType::LoadBalancer),
+        "ExternalName" => Ok(ServiceType::ExternalName),
+        other => Err(unknown("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName")),
     }
 }
 
 /// `clusterIPs`, or `clusterIP` alone in objects older than dual stack.
 fn cluster_ips(spec: &ServiceSpec, ignored: &mut Ignored) -> Result<Box<[IpAddr]>, Rejected> {
-    let list = spec.cluster_ips.as_deref().filter(|list| !list.is_empty());
-    let single = spec.cluster_ip.as_slice();
-    let (path, texts) = match list {
-        Some(list) => ("spec.clusterIPs", list),
-        None => ("spec.clusterIP", single),
+    let (path, texts) = match &spec.cluster_ips[..] {
+        [] => ("spec.clusterIP", spec.cluster_ip.as_slice()),
+        list => ("spec.clusterIPs", list),
     };
     let texts = texts.iter().enumerate().filter(|(_, text)| !matches!(text.as_str(), "" | "None"));
     ignored.keep_some(texts.map(|(i, text)| address::parse_reachable(|| format!("{path}[{i}]"), text)))
 }
 
 fn ip_families(spec: &ServiceSpec) -> Result<Box<[Family]>, Rejected> {
-    let names = spec.ip_families.iter().flatten();
+    let names = spec.ip_families.iter();
     let family = |name: &String| match name.as_str() {
         "IPv4" => Ok(Family::V4),
         "IPv6" => Ok(Family::V6),
@@ -91,24 +90,24 @@ fn ip_families(spec: &ServiceSpec) -> Result<Box<[Family]>, Rejected> {
 }
 
 fn external_ips(spec: &ServiceSpec, ignored: &mut Ignored) -> Box<[IpAddr]> {
-    let texts = spec.external_ips.iter().flatten().enumerate();
+    let texts = spec.external_ips.iter().enumerate();
     ignored
         .keep_all(texts.map(|(i, text)| address::parse_reachable(|| format!("spec.externalIPs[{i}]"), text)))
 }
 
-fn ingress(status: Option<&ServiceStatus>, ignored: &mut Ignored) -> Box<[Ingress]> {
-    let list = status.and_then(|s| s.load_balancer.as_ref()).and_then(|lb| lb.ingress.as_deref());
-    ignored.keep_all(list.unwrap_or_default().iter().enumerate().map(|(i, entry)| ingress_entry(i, entry)))
+fn ingress(status: &ServiceStatus, ignored: &mut Ignored) -> Box<[Ingress]> {
+    ignored
+        .keep_all(status.load_balancer.ingress.iter().enumerate().map(|(i, entry)| ingress_entry(i, entry)))
 }
 
 fn ingress_entry(i: usize, entry: &LoadBalancerIngress) -> Result<Ingress, Rejected> {
     let field = || format!("status.loadBalancer.ingress[{i}].ip");
-    let text = entry.ip.as_deref().filter(|text| !text.is_empty());
+    let text = Some(entry.ip.as_str()).filter(|text| !text.is_empty());
     let ip = text.map(|text| address::parse_reachable(field, text)).transpose()?;
-    let mode = match entry.ip_mode.as_deref() {
-        None | Some("" | "VIP") => IpMode::Vip,
-        Some("Proxy") => IpMode::Proxy,
-        Some(other) => {
+    let mode = match entry.ip_mode.as_str() {
+        "" | "VIP" => IpMode::Vip,
+        "Proxy" => IpMode::Proxy,
+        other => {
             let field = format!("status.loadBalancer.ingress[{i}].ipMode");
             return Err(unknown(field, other, "VIP and Proxy"));
         }
@@ -122,7 +121,7 @@ fn ports(
     may_be_empty: bool,
     ignored: &mut Ignored,
 ) -> Result<Box<[ServicePort]>, Rejected> {
-    let list = spec.ports.as_deref().unwrap_or_default();
+    let list = &spec.ports;
     if list.is_empty() && !may_be_empty {
         return Err(Rejected::NoPorts);
     }
@@ -137,8 +136,8 @@ fn ports(
 
 fn port(i: usize, entry: &ApiPort) -> Result<ServicePort, Rejected> {
     Ok(ServicePort {
-        name: entry.name.as_deref().unwrap_or_default().into(),
-        protocol: protocol(|| format!("spec.ports[{i}].protocol"), entry.protocol.as_deref())?,
+        name: entry.name.as_str().into(),
+        protocol: protocol(|| format!("spec.ports[{i}].protocol"), &entry.protocol)?,
         port: require_port(|| format!("spec.ports[{i}].port"), entry.port)?,
         node_port: optional_port(|| format!("spec.ports[{i}].nodePort"), entry.node_port)?,
     })
@@ -167,22 +166,21 @@ fn tell_apart(i: usize, earlier: &ServicePort, port: &ServicePort) -> Result<(),
     }
 }
 
-fn policy(field: &str, text: Option<&str>) -> Result<TrafficPolicy, Rejected> {
+fn policy(field: &str, text: &str) -> Result<TrafficPolicy, Rejected> {
     match text {
-        None | Some("" | "Cluster") => Ok(TrafficPolicy::Cluster),
-        Some("Local") => Ok(TrafficPolicy::Local),
-        Some(other) => Err(unknown(field, other, "Cluster and Local")),
+        "" | "Cluster" => Ok(TrafficPolicy::Cluster),
+        "Local" => Ok(TrafficPolicy::Local),
+        other => Err(unknown(field, other, "Cluster and Local")),
     }
 }
 
 fn affinity(spec: &ServiceSpec) -> Result<Option<u32>, Rejected> {
-    match spec.session_affinity.as_deref() {
-        None | Some("" | "None") => return Ok(None),
-        Some("ClientIP") => (),
-        Some(other) => return Err(unknown("spec.sessionAffinity", other, "None and ClientIP")),
+    match spec.session_affinity.as_str() {
+        "" | "None" => return Ok(None),
+        "ClientIP" => (),
+        other => return Err(unknown("spec.sessionAffinity", other, "None and ClientIP")),
     }
-    let client_ip = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
-    let secs = client_ip.and_then(|c| c.timeout_seconds).unwrap_or(AFFINITY_SECS);
+    let secs = spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY_SECS);
     let (min, max) = (1, 86_400);
     match u32::try_from(secs) {
         Ok(positive) if (min..=max).contains(&secs) => Ok(Some(positive)),
@@ -195,17 +193,17 @@ fn affinity(spec: &ServiceSpec) -> Result<Option<u32>, Rejected> {
 
 /// Without any, everybody may come.
 fn source_ranges(spec: &ServiceSpec, ignored: &mut Ignored) -> Result<Box<[ipnet::IpNet]>, Rejected> {
-    let texts = spec.load_balancer_source_ranges.iter().flatten().enumerate();
+    let texts = spec.load_balancer_source_ranges.iter().enumerate();
     ignored.keep_some(
         texts.map(|(i, text)| address::parse_net(|| format!("spec.loadBalancerSourceRanges[{i}]"), text)),
     )
 }
 
 /// A protocol, TCP when it is not said.
-pub(super) fn protocol(field: impl Fn() -> String, text: Option<&str>) -> Result<Protocol, Rejected> {
+pub(super) fn protocol(field: impl Fn() -> String, text: &str) -> Result<Protocol, Rejected> {
     match text {
-        None | Some("") => Ok(Protocol::Tcp),
-        Some(name) => Protocol::from_name(name).ok_or_else(|| unknown(field(), name, "TCP, UDP and SCTP")),
+        "" => Ok(Protocol::Tcp),
+        name => Protocol::from_name(name).ok_or_else(|| unknown(field(), name, "TCP, UDP and SCTP")),
     }
 }
 
@@ -218,8 +216,8 @@ pub(super) fn require_port(field: impl Fn() -> String, value: i32) -> Result<u16
 }
 
 /// A port number that 0 leaves unset.
-fn optional_port(field: impl Fn() -> String, value: Option<i32>) -> Result<Option<u16>, Rejected> {
-    value.filter(|port| *port != 0).map(|port| require_port(field, port)).transpose()
+fn optional_port(field: impl Fn() -> String, value: i32) -> Result<Option<u16>, Rejected> {
+    Some(value).filter(|port| *port != 0).map(|port| require_port(field, port)).transpose()
 }
 
 pub(super) fn unknown(field: impl Into<String>, value: &str, known: &'static str) -> Rejected {

@@ -3,14 +3,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::discovery::v1::{
-        Endpoint as ApiEndpoint, EndpointHints, EndpointPort as ApiPort, EndpointSlice as ApiSlice,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
+    super::api::{self, EndpointHints, EndpointPort, EndpointSlice as ApiSlice},
     Convert, Ignored, Kind, Rejected, address, balancing, require_name,
     service::{protocol, require_port, unknown},
 };
@@ -28,7 +24,7 @@ impl Convert for ApiSlice {
     const KIND: Kind = Kind::EndpointSlice;
 
     fn meta(&self) -> &ObjectMeta {
-        &self.metadata
+        &self.metadata.0
     }
 
     fn convert(&self, ignored: &mut Ignored) -> Result<Change, Rejected> {
@@ -37,12 +33,12 @@ impl Convert for ApiSlice {
 
     /// What cannot be read is passed over, as in kube-proxy: nothing but a metric depends on it.
     fn triggered(&self) -> Option<Timestamp> {
-        self.metadata.annotations.as_ref()?.get(TRIGGERED)?.parse().ok()
+        self.metadata.0.annotations.as_ref()?.get(TRIGGERED)?.parse().ok()
     }
 }
 
 fn slice(object: &ApiSlice, ignored: &mut Ignored) -> Result<EndpointSlice, Rejected> {
-    let label = |name: &str| object.metadata.labels.as_ref().and_then(|l| l.get(name));
+    let label = |name: &str| object.metadata.0.labels.as_ref().and_then(|l| l.get(name));
     let service = label(SERVICE_NAME).filter(|name| !name.is_empty()).ok_or(Rejected::NoServiceLabel)?;
     let address_type = address_type(object)?;
     Ok(EndpointSlice {
@@ -50,8 +46,8 @@ fn slice(object: &ApiSlice, ignored: &mut Ignored) -> Result<EndpointSlice, Reje
         service: service.as_str().into(),
         address_type,
         hidden: label(HEADLESS).is_some(),
-        ports: ignored.keep_all(object.ports.iter().flatten().enumerate().map(|(i, p)| port(i, p))),
-        weights: balancing::of_slice(&object.metadata, ignored),
+        ports: ignored.keep_all(object.ports.iter().enumerate().map(|(i, p)| port(i, p))),
+        weights: balancing::of_slice(&object.metadata.0, ignored),
         endpoints: endpoints(object, address_type, ignored),
     })
 }
@@ -66,10 +62,10 @@ fn address_type(object: &ApiSlice) -> Result<AddressType, Rejected> {
 }
 
 /// A port without a number stands for all ports, of which a proxy can make nothing.
-fn port(i: usize, entry: &ApiPort) -> Result<SlicePort, Rejected> {
+fn port(i: usize, entry: &EndpointPort) -> Result<SlicePort, Rejected> {
     Ok(SlicePort {
-        name: entry.name.as_deref().unwrap_or_default().into(),
-        protocol: protocol(|| format!("ports[{i}].protocol"), entry.protocol.as_deref())?,
+        name: entry.name.as_str().into(),
+        protocol: protocol(|| format!("ports[{i}].protocol"), &entry.protocol)?,
         port: entry.port.map(|port| require_port(|| format!("ports[{i}].port"), port)).transpose()?,
     })
 }
@@ -77,11 +73,10 @@ fn port(i: usize, entry: &ApiPort) -> Result<SlicePort, Rejected> {
 /// The endpoints; host names cannot be used, and their slices have none.
 fn endpoints(object: &ApiSlice, address_type: AddressType, ignored: &mut Ignored) -> Box<[Endpoint]> {
     let AddressType::Ip(family) = address_type else { return Box::default() };
-    let list = object.endpoints.as_deref().unwrap_or_default();
-    ignored.keep_all(list.iter().enumerate().map(|(i, entry)| endpoint(i, entry, family)))
+    ignored.keep_all(object.endpoints.iter().enumerate().map(|(i, entry)| endpoint(i, entry, family)))
 }
 
-fn endpoint(i: usize, entry: &ApiEndpoint, family: Family) -> Result<Endpoint, Rejected> {
+fn endpoint(i: usize, entry: &api::Endpoint, family: Family) -> Result<Endpoint, Rejected> {
     let Some(text) = entry.addresses.first() else {
         return Err(Rejected::NoAddress { field: format!("endpoints[{i}].addresses") });
     };
@@ -90,28 +85,24 @@ fn endpoint(i: usize, entry: &ApiEndpoint, family: Family) -> Result<Endpoint, R
     if Family::of(addr) != family {
         return Err(Rejected::WrongFamily { field: field(), value: addr, family });
     }
-    let conditions = entry.conditions.as_ref();
+    let conditions = &entry.conditions;
     Ok(Endpoint {
         addr,
-        conditions: Conditions::new(
-            conditions.and_then(|c| c.ready),
-            conditions.and_then(|c| c.serving),
-            conditions.and_then(|c| c.terminating),
-        ),
+        conditions: Conditions::new(conditions.ready, conditions.serving, conditions.terminating),
         node: entry.node_name.as_deref().map(Arc::from),
         pod: pod(entry),
         zone: entry.zone.as_deref().map(Arc::from),
-        hints: entry.hints.as_ref().and_then(hints).map(Box::new),
+        hints: hints(&entry.hints).map(Box::new),
     })
 }
 
-fn pod(entry: &ApiEndpoint) -> Option<Arc<str>> {
-    let target = entry.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"))?;
-    target.name.as_deref().map(Arc::from)
+fn pod(entry: &api::Endpoint) -> Option<Arc<str>> {
+    let target = &entry.target_ref;
+    (target.kind == "Pod" && !target.name.is_empty()).then(|| target.name.as_str().into())
 }
 
 fn hints(entry: &EndpointHints) -> Option<Hints> {
-    let zones: Box<[Arc<str>]> = entry.for_zones.iter().flatten().map(|z| z.name.as_str().into()).collect();
-    let nodes: Box<[Arc<str>]> = entry.for_nodes.iter().flatten().map(|n| n.name.as_str().into()).collect();
-    (!zones.is_empty() || !nodes.is_empty()).then_some(Hints { zones, nodes })
+    let names = |list: &[api::Named]| list.iter().map(|named| named.name.as_str().into()).collect();
+    let hints = Hints { zones: names(&entry.for_zones), nodes: names(&entry.for_nodes) };
+    (!hints.zones.is_empty() || !hints.nodes.is_empty()).then_some(hints)
 }

@@ -19,7 +19,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{
-    super::{WatchMetrics, convert::Convert},
+    super::{WatchMetrics, convert::Convert, lenient::Lenient},
     gather::{Signal, Timed},
 };
 
@@ -61,7 +61,7 @@ enum Restart {
 }
 
 /// Follows the objects of kind `K` until nobody listens.
-pub(super) async fn follow<K>(api: Api<K>, follow: Follow)
+pub(super) async fn follow<K>(api: Api<Lenient<K>>, follow: Follow)
 where
     K: Convert + Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
@@ -81,7 +81,12 @@ where
     }
 }
 
-async fn watch_once<K>(api: &Api<K>, config: watcher::Config, follow: &Follow, health: &mut Health) -> Restart
+async fn watch_once<K>(
+    api: &Api<Lenient<K>>,
+    config: watcher::Config,
+    follow: &Follow,
+    health: &mut Health,
+) -> Restart
 where
     K: Convert + Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {

@@ -9,11 +9,7 @@ mod node_taint;
 
 use std::{path::PathBuf, sync::Arc};
 
-use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Pod, Service},
-    discovery::v1::EndpointSlice,
-    networking::v1::ServiceCIDR,
-};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, Client, core::PartialObjectMeta, runtime::watcher};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -24,7 +20,10 @@ use self::{
     credentials::Credentials,
     follow::{Follow, follow},
 };
-use super::{BATCHES_AHEAD, Batches, WatchMetrics};
+use super::{
+    BATCHES_AHEAD, Batches, WatchMetrics,
+    api::{EndpointSlice, Node, Service, ServiceCidr},
+};
 
 /// kube-proxy's selectors. Slices of headless services are left out by the label that the
 /// endpoint controllers copy to them; on services it says nothing. Which proxy a service has, its own label says.
@@ -76,7 +75,7 @@ pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>) -> Ba
     tokio::spawn(follow::<EndpointSlice>(Api::all(client.clone()), to(config().labels(SLICES), false)));
     let this_node = config().fields(&format!("metadata.name={node_name}"));
     tokio::spawn(follow::<Node>(Api::all(client.clone()), to(this_node, false)));
-    tokio::spawn(follow::<ServiceCIDR>(Api::all(client.clone()), to(config(), true)));
+    tokio::spawn(follow::<ServiceCidr>(Api::all(client.clone()), to(config(), true)));
     let on_this_node = config().fields(&format!("spec.nodeName={node_name}"));
     tokio::spawn(follow::<PartialObjectMeta<Pod>>(Api::all(client.clone()), to(on_this_node, true)));
     tokio::spawn(follow::<PartialObjectMeta<Namespace>>(Api::all(client.clone()), to(config(), true)));

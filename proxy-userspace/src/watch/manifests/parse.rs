@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Pod, Service},
-    discovery::v1::EndpointSlice,
-    networking::v1::ServiceCIDR,
-};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use thiserror::Error;
 use tracing::debug;
 
-use super::super::convert::{Convert, Found, ObjectKey, Rejected};
+use super::super::{
+    api,
+    convert::{Convert, Found, ObjectKey},
+    lenient::malformed,
+};
 use crate::model::ObjectName;
 
 /// Why a file could not be read to its end. What it said before stays in force.
@@ -120,12 +120,14 @@ fn object(
         return items.into_iter().try_for_each(|item| object(item, document, item_of, found));
     }
     let object = match (version.as_str(), kind.as_str()) {
-        ("v1", "Service") => decode::<Service>(value),
-        ("v1", "Node") => decode::<Node>(value),
+        ("v1", "Service") => decode::<api::Service>(value),
+        ("v1", "Node") => decode::<api::Node>(value),
         ("v1", "Pod") => decode::<Pod>(value),
         ("v1", "Namespace") => decode::<Namespace>(value),
-        ("discovery.k8s.io/v1", "EndpointSlice") => decode::<EndpointSlice>(value),
-        ("networking.k8s.io/v1" | "networking.k8s.io/v1beta1", "ServiceCIDR") => decode::<ServiceCIDR>(value),
+        ("discovery.k8s.io/v1", "EndpointSlice") => decode::<api::EndpointSlice>(value),
+        ("networking.k8s.io/v1" | "networking.k8s.io/v1beta1", "ServiceCIDR") => {
+            decode::<api::ServiceCidr>(value)
+        }
         _ => {
             debug!(version, kind, document, "manifest of a kind that is not used");
             return Ok(());
@@ -139,15 +141,7 @@ fn decode<K: Convert + DeserializeOwned>(value: Value) -> Found {
     let key = key::<K>(&value);
     match serde_path_to_error::deserialize::<_, K>(value) {
         Ok(object) => Found::of(&object),
-        Err(error) => {
-            let (field, reason) = (error.path().to_string(), error.inner().to_string());
-            Found {
-                key,
-                change: Err(Rejected::Malformed { field, reason }),
-                ignored: Vec::new(),
-                triggered: None,
-            }
-        }
+        Err(error) => Found { key, change: Err(malformed(&error)), ignored: Vec::new(), triggered: None },
     }
 }
 
