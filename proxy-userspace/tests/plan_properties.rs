@@ -6,6 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use ipnet::IpNet;
 use proptest::{prelude::*, sample::Index};
 use proxy_common::maps::frontends::{ClientClass, ClientRule, Kind};
 use proxy_userspace::{
@@ -61,6 +62,14 @@ fn balancing() -> impl Strategy<Value = Balancing> {
         .prop_map(|(mode, algorithm, weights)| Balancing { mode, algorithm, weights })
 }
 
+/// Some hold the node's addresses, by which the host's own connections are judged.
+fn source_ranges() -> impl Strategy<Value = Box<[IpNet]>> {
+    let range = prop::sample::select(&["192.168.0.2/32", "203.0.113.0/24", "fd00:1::/32"][..]);
+    let ranges = prop::collection::btree_set(range, 1..3);
+    let parse = |range: &str| range.parse().expect("a range");
+    prop::option::weighted(0.5, ranges).prop_map(move |list| list.into_iter().flatten().map(parse).collect())
+}
+
 /// Services that often want the same addresses.
 fn service() -> impl Strategy<Value = Service> {
     let identity = (prop::sample::select(&NAMES[..]), 0i64..3, kind(), prop::bool::weighted(0.1));
@@ -72,7 +81,8 @@ fn service() -> impl Strategy<Value = Service> {
         addresses([198, 51, 100], 1..3),
         prop::collection::vec(port(), 1..3),
     );
-    (identity, faces, policy(), policy(), prop::bool::weighted(0.2), balancing()).prop_map(
+    let limits = (source_ranges(), prop::option::weighted(0.2, 1u32..3));
+    (identity, faces, policy(), policy(), prop::bool::weighted(0.2), balancing(), limits).prop_map(
         |(
             (name, created, kind, other_proxy),
             (v4, v6, external_ips, vips, ports),
@@ -80,6 +90,7 @@ fn service() -> impl Strategy<Value = Service> {
             external,
             proxied,
             balancing,
+            (source_ranges, affinity_secs),
         )| {
             let mode = if proxied { IpMode::Proxy } else { IpMode::Vip };
             Service {
@@ -95,8 +106,8 @@ fn service() -> impl Strategy<Value = Service> {
                 ports: ports.into(),
                 internal_policy: internal,
                 external_policy: external,
-                affinity_secs: None,
-                source_ranges: [].into(),
+                affinity_secs,
+                source_ranges,
                 health_check_node_port: None,
                 balancing,
             }
@@ -104,14 +115,17 @@ fn service() -> impl Strategy<Value = Service> {
     )
 }
 
-fn endpoint() -> impl Strategy<Value = Endpoint> {
+fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
     let conditions = (any::<Option<bool>>(), any::<Option<bool>>(), any::<Option<bool>>());
     let hint = prop::option::of(prop::sample::select(&["z1", "z2"][..]));
     (1u8..6, conditions, any::<bool>(), hint).prop_map(
-        |(last, (ready, serving, terminating), local, zone)| {
+        move |(last, (ready, serving, terminating), local, zone)| {
             let hints = zone.map(|zone| Box::new(Hints { zones: [zone.into()].into(), nodes: [].into() }));
             Endpoint {
-                addr: [10, 0, 0, last].into(),
+                addr: match family {
+                    Family::V4 => [10, 0, 0, last].into(),
+                    Family::V6 => [0xfd00, 0x10, 0, 0, 0, 0, 0, last.into()].into(),
+                },
                 conditions: Conditions::new(ready, serving, terminating),
                 node: Some(if local { HERE } else { "there" }.into()),
                 pod: None,
@@ -126,11 +140,15 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
     let names = (0u8..4, prop::sample::select(&NAMES[..]));
     let ports = prop::collection::vec(port(), 1..3);
     let weights = prop::option::weighted(0.2, weights());
-    (names, prop::bool::weighted(0.1), ports, prop::collection::vec(endpoint(), 0..5), weights).prop_map(
-        |((number, service), hidden, ports, endpoints, weights)| EndpointSlice {
+    let endpoints = prop_oneof![
+        4 => prop::collection::vec(endpoint(Family::V4), 0..5).prop_map(|list| (Family::V4, list)),
+        1 => prop::collection::vec(endpoint(Family::V6), 0..5).prop_map(|list| (Family::V6, list)),
+    ];
+    (names, prop::bool::weighted(0.1), ports, endpoints, weights).prop_map(
+        |((number, service), hidden, ports, (family, endpoints), weights)| EndpointSlice {
             name: ObjectName::new("ns", format!("slice-{number}")),
             service: service.into(),
-            address_type: AddressType::Ip(Family::V4),
+            address_type: AddressType::Ip(family),
             hidden,
             ports: ports
                 .into_iter()
@@ -148,9 +166,11 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
 
 fn node() -> impl Strategy<Value = Node> {
     let zone = prop::option::of(prop::sample::select(&["z1", "z2"][..]));
-    (zone, any::<bool>()).prop_map(|(zone, ranged)| Node {
+    let address = prop::sample::select(&["192.168.0.2", "192.168.0.3", "fd00:1::2", "fd00:2::2"][..]);
+    let addresses = prop::collection::vec(address, 0..3);
+    (zone, any::<bool>(), addresses).prop_map(|(zone, ranged, addresses)| Node {
         name: HERE.into(),
-        addresses: [[192, 168, 0, 2].into()].into(),
+        addresses: addresses.into_iter().map(|address| address.parse().expect("an address")).collect(),
         zone: zone.map(Into::into),
         pod_cidrs: ranged.then(|| "10.0.0.0/24".parse().expect("a range")).into_iter().collect(),
         ..Node::default()
@@ -165,6 +185,7 @@ fn change() -> impl Strategy<Value = Change> {
         2 => name().prop_map(Change::ServiceGone),
         2 => (0u8..4).prop_map(|n| Change::SliceGone(ObjectName::new("ns", format!("slice-{n}")))),
         2 => node().prop_map(Change::Node),
+        1 => Just(Change::NodeGone(HERE.into())),
         1 => prop::collection::vec(slice(), 0..3).prop_map(Change::SliceList),
         1 => prop::collection::vec(service(), 0..3).prop_map(Change::ServiceList),
     ]
@@ -276,6 +297,21 @@ proptest! {
     }
 }
 
+/// Of the records of one address those that count: of such as do not terminate, or else of all, the readiest.
+fn counting(mut records: Vec<&Endpoint>) -> Vec<&Endpoint> {
+    let wishes: [fn(&Endpoint) -> bool; 3] = [
+        |endpoint| !endpoint.conditions.terminating,
+        |endpoint| endpoint.conditions.ready,
+        |endpoint| endpoint.conditions.serving,
+    ];
+    for wish in wishes {
+        if records.iter().any(|endpoint| wish(endpoint)) {
+            records.retain(|endpoint| wish(endpoint));
+        }
+    }
+    records
+}
+
 /// Every endpoint behind a service port, by address; a slice of a name given twice is the last.
 fn endpoints<'a>(
     slices: &'a [EndpointSlice],
@@ -286,7 +322,8 @@ fn endpoints<'a>(
     let mut endpoints: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for slice in last.into_values().filter(|slice| !slice.hidden && slice.service == service.name.name) {
         for port in &slice.ports {
-            if port.name == plan.name.port && port.protocol == plan.protocol && plan.family == Family::V4 {
+            let is_of_plan = slice.address_type == AddressType::Ip(plan.family);
+            if port.name == plan.name.port && port.protocol == plan.protocol && is_of_plan {
                 for endpoint in &slice.endpoints {
                     let addr = (endpoint.addr, port.port.expect("tests give numbers")).into();
                     endpoints.entry(addr).or_default().push(endpoint);
@@ -294,7 +331,7 @@ fn endpoints<'a>(
             }
         }
     }
-    endpoints
+    endpoints.into_iter().map(|(addr, records)| (addr, counting(records))).collect()
 }
 
 fn check_backends(service: &Service, slices: &[EndpointSlice], plan: &PortPlan) -> Result<(), TestCaseError> {

@@ -284,10 +284,17 @@ impl State {
         let pod_families = |node: &Node| Family::ALL.map(|family| node.pod_cidr(family).is_some());
         if pod_families(&old) != new.map_or([false; 2], pod_families) {
             dirty.services.extend(self.services.keys().cloned());
-        } else if old.zone.as_ref() != new.and_then(|node| node.zone.as_ref()) {
+            return;
+        }
+        if old.zone.as_ref() != new.and_then(|node| node.zone.as_ref()) {
             let hinted = self.slices.iter().filter(|(_, slices)| slices.iter().any(HeldSlice::is_hinted));
             let hinted = hinted.map(|(service, _)| service).filter(|name| self.services.contains_key(name));
             dirty.services.extend(hinted.cloned());
+        }
+        // Whether the host may come depends on its address.
+        if *old.addresses != *new.map_or(&[][..], |node| &*node.addresses) {
+            let restricted = self.services.values().filter(|service| !service.source_ranges.is_empty());
+            dirty.services.extend(restricted.map(|service| service.name.clone()));
         }
     }
 }

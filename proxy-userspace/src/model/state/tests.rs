@@ -143,17 +143,22 @@ fn only_this_node_matters_and_only_where_it_does() {
     hinted.endpoints[0].hints = Some(Box::new(Hints { zones: ["a".into()].into(), nodes: [].into() }));
     let mut other = service("hinted");
     other.cluster_ips = [[172, 30, 0, 2].into()].into();
-    state.apply(Change::ServiceList(vec![service("web"), other]));
+    let mut restricted = service("restricted");
+    restricted.cluster_ips = [[172, 30, 0, 3].into()].into();
+    restricted.source_ranges = ["192.168.0.0/24".parse().expect("a range")].into();
+    state.apply(Change::ServiceList(vec![service("web"), other, restricted]));
     state.apply(Change::Slice(hinted));
 
     let elsewhere = Node { name: "elsewhere".into(), ..node("a", &[]) };
     assert!(state.apply(Change::Node(elsewhere)).is_empty());
-    assert_eq!(dirty(state.apply(Change::Node(node("a", &[])))), ["hinted"]);
+    assert_eq!(dirty(state.apply(Change::Node(node("a", &[])))), ["hinted", "restricted"]);
     assert!(state.apply(Change::Node(node("a", &[]))).is_empty());
     let ranged = state.apply(Change::Node(node("a", &["10.0.0.0/24"])));
     assert!(ranged.node);
-    assert_eq!(dirty(ranged), ["hinted", "web"]);
+    assert_eq!(dirty(ranged), ["hinted", "restricted", "web"]);
     assert_eq!(dirty(state.apply(Change::Node(node("b", &["10.0.1.0/24"])))), ["hinted"]);
+    let moved = Node { addresses: [[192, 168, 0, 3].into()].into(), ..node("b", &["10.0.1.0/24"]) };
+    assert_eq!(dirty(state.apply(Change::Node(moved))), ["restricted"]);
     assert!(state.apply(Change::NodeGone("elsewhere".into())).is_empty());
     assert!(state.apply(Change::NodeGone("here".into())).node);
 }
