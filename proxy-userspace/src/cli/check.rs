@@ -25,7 +25,7 @@ pub struct CheckArgs {
     /// Directory for pinned maps and links [default: that of the configuration].
     #[arg(long, value_name = "DIR", env = BPFFS_VARIABLE)]
     pub bpffs: Option<PathBuf>,
-    /// Cgroup whose processes socket LB serves [default: that of the configuration].
+    /// Cgroup whose processes socket LB serves [default: that of the configuration, else the one that the agent has taken].
     #[arg(long, value_name = "DIR", env = CGROUP_VARIABLE)]
     pub cgroup: Option<PathBuf>,
     /// How to show it.
@@ -98,12 +98,14 @@ async fn report(args: &CheckArgs) -> Result<(bool, String)> {
     let overrides =
         Overrides { bpffs: args.bpffs.clone(), cgroup: args.cgroup.clone(), ..Overrides::default() };
     let config = Config::load(args.config.as_deref(), overrides).context("configuration")?;
-    let system = kernel::system(&config.bpffs, config.cgroup.as_deref());
+    let pins = Pins::new(&config.bpffs);
+    let cgroup = config.cgroup.clone().or_else(|| kernel::attached_cgroup(&pins));
+    let system = kernel::system(&config.bpffs, cgroup.as_deref());
     let hooks = system.cgroup.as_deref().and_then(|cgroup| kernel::socket_hooks(cgroup).ok());
     let ports: Vec<u16> = config.health.iter().chain(&config.metrics).map(|address| address.port()).collect();
     let snat = config.model.snat_port_first..=config.model.snat_port_last;
     let netlink = Netlink::connect()?;
-    let devices = kernel::device_programs(Pins::new(&config.bpffs), &netlink).await?;
+    let devices = kernel::device_programs(pins, &netlink).await?;
     let host = netlink.host().await?;
     let facts = Facts {
         system,

@@ -88,4 +88,5 @@ pub use route_watch::RouteWatch;
 pub use routes::{Question, Way};
 pub use running::{Running, Stopped, is_running};
 pub use sock_diag::KernelSockets;
+pub use sockets::attached_cgroup;
 pub use xdp::{XdpInForce, XdpMode, XdpPolicy, XdpStatus};

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -33,6 +33,26 @@ pub(super) fn cgroup_root() -> Result<PathBuf, KernelError> {
         path: PathBuf::from("/sys/fs/cgroup"),
         source: std::io::Error::from(std::io::ErrorKind::NotFound),
     })
+}
+
+/// Levels of the hierarchy in which [`attached_cgroup`] looks.
+const DEPTH: usize = 10;
+
+/// The cgroup that the pinned hooks are attached to; none if there are no pins, or it is nowhere in the mounted hierarchy.
+pub fn attached_cgroup(pins: &Pins) -> Option<PathBuf> {
+    let link = bpf::link_open(&pins.link(object::BIND_HOOKS[0])).ok()?;
+    let id = bpf::link_cgroup(link.as_fd()).ok()?;
+    find(cgroup_root().ok()?, id, DEPTH)
+}
+
+/// A cgroup's id is the number of its directory's inode.
+fn find(directory: PathBuf, id: u64, depth: usize) -> Option<PathBuf> {
+    if fs::metadata(&directory).ok()?.ino() == id {
+        return Some(directory);
+    }
+    let entries = fs::read_dir(directory).ok().filter(|_| depth > 0)?.flatten();
+    let mut below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    below.find_map(|entry| find(entry.path(), id, depth - 1))
 }
 
 /// Attaches `hooks` to `cgroup`.

@@ -21,7 +21,6 @@ use tests::{
 fn check(node: &Node) -> Result<(bool, Value)> {
     let mut command = Command::new(binary("shunt")?);
     command.args(["check", "-o", "json", "--bpffs"]).arg(node.agent.pins());
-    command.arg("--cgroup").arg(node.agent.cgroup.path());
     let output = command.netns(&node.host.netns)?.stderr(Stdio::inherit()).output()?;
     Ok((output.status.success(), serde_json::from_slice(&output.stdout)?))
 }
