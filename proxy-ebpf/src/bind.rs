@@ -7,7 +7,11 @@ use aya_ebpf::{
 };
 use proxy_common::{
     Addr as _, Ip4,
-    maps::{frontends::FrontendKey, node_addresses::flags::NODE_PORTS},
+    maps::{
+        frontends::FrontendKey,
+        node_addresses::flags::NODE_PORTS,
+        settings::{Settings, flags::NODE_PORTS_FREE},
+    },
 };
 
 use crate::{
@@ -54,7 +58,9 @@ fn verdict(ctx: &SockAddrContext, taken: bool) -> i32 {
     }
     // SAFETY: the helper takes this kind of context.
     let netns = unsafe { helper::bpf_get_netns_cookie(ctx.as_ptr()) };
-    if maps::settings().is_none_or(|settings| settings.host_netns_cookie != netns) {
+    let reserved =
+        |settings: &Settings| settings.host_netns_cookie == netns && settings.flags & NODE_PORTS_FREE == 0;
+    if !maps::settings().is_some_and(reserved) {
         return ALLOW;
     }
     // SAFETY: the helper has no preconditions in these hooks.

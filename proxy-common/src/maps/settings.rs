@@ -114,6 +114,8 @@ pub mod flags {
     pub const HANDOVER: u32 = 1024;
     /// Any TCP or SCTP packet to a frontend opens a connection.
     pub const LOOSE: u32 = 2048;
+    /// Processes of the host may bind NodePorts.
+    pub const NODE_PORTS_FREE: u32 = 4096;
 }
 
 assert_size!(Settings = 120, TimeoutSecs = 32);

@@ -132,6 +132,7 @@ fn effective(config: &Config) -> Value {
             SocketLb::Off => "off",
         },
         "answerEcho": model.answer_echo,
+        "reserveNodePorts": model.reserve_node_ports,
         "looseTCP": model.loose_tcp,
         "loadBalancer": {
             "mode": model.load_balancer.mode.name(),

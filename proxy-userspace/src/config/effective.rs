@@ -109,6 +109,7 @@ fn model(
         external_ips: gates::allows_external_ips(&file.feature_gates),
         socket_lb: overrides.socket_lb.unwrap_or(shunt.socket_lb).into(),
         answer_echo: shunt.answer_echo,
+        reserve_node_ports: shunt.reserve_node_ports,
         loose_tcp: shunt.loose_tcp,
         load_balancer: load_balancer(documents).into(),
         masquerade_addresses: masquerade_addresses(&shunt.masquerade_addresses, problems),

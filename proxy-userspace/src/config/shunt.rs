@@ -16,6 +16,8 @@ pub struct ShuntConfiguration {
     pub socket_lb: SocketLb,
     /// Cluster IPs answer ICMP echo.
     pub answer_echo: bool,
+    /// Processes of the host cannot bind NodePorts.
+    pub reserve_node_ports: bool,
     /// Any TCP or SCTP packet to a frontend opens a connection, not only the first of one.
     #[serde(rename = "looseTCP")]
     pub loose_tcp: bool,
@@ -52,6 +54,7 @@ impl Default for ShuntConfiguration {
         Self {
             socket_lb: SocketLb::default(),
             answer_echo: true,
+            reserve_node_ports: true,
             loose_tcp: false,
             interfaces: Interfaces::default(),
             attach: Attach::default(),

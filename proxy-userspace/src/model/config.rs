@@ -23,6 +23,8 @@ pub struct Config {
     pub socket_lb: SocketLb,
     /// `answerEcho`: cluster IPs answer ICMP echo.
     pub answer_echo: bool,
+    /// `reserveNodePorts`: processes of the host cannot bind NodePorts.
+    pub reserve_node_ports: bool,
     /// `looseTCP`: any packet to a frontend opens a connection, not only the first of one.
     pub loose_tcp: bool,
     /// `loadBalancer`.
@@ -49,6 +51,7 @@ impl Default for Config {
             external_ips: true,
             socket_lb: SocketLb::default(),
             answer_echo: true,
+            reserve_node_ports: true,
             loose_tcp: false,
             load_balancer: LoadBalancer::default(),
             masquerade_addresses: Box::default(),

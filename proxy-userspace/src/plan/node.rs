@@ -67,7 +67,8 @@ fn settings(config: &Config, node: Option<&Node>, host: &Host, service_cidrs: &[
             SocketLb::Host => flags::SOCKET_LB_HOST,
             SocketLb::Off => 0,
         } | if config.answer_echo { flags::ANSWER_ECHO } else { 0 }
-            | if config.loose_tcp { flags::LOOSE } else { 0 },
+            | if config.loose_tcp { flags::LOOSE } else { 0 }
+            | if config.reserve_node_ports { 0 } else { flags::NODE_PORTS_FREE },
         snat_port_first: config.snat_port_first,
         snat_port_count: config.snat_port_last.saturating_sub(config.snat_port_first).saturating_add(1),
         timeouts: config.timeouts.into(),
@@ -209,6 +210,8 @@ mod tests {
         check(DetectLocal::BridgeInterface("br0".into()), SocketLb::Off, flags::PODS_BY_DEVICE);
         let loose = Config { loose_tcp: true, ..Config::default() };
         assert_ne!(node(&state(), &loose, &Host::default()).settings.flags & flags::LOOSE, 0);
+        let free = Config { reserve_node_ports: false, ..Config::default() };
+        assert_ne!(node(&state(), &free, &Host::default()).settings.flags & flags::NODE_PORTS_FREE, 0);
         assert_eq!((by_node.snat_port_first, by_node.snat_port_count), (1024, 28_976));
     }
 }

@@ -1,17 +1,21 @@
 //! What the addresses of services do besides leading to backends.
 
-use crate::world::two_nodes;
+use crate::{
+    reload::{kube_proxy, wait_in_force},
+    world::{answer, soon, two_nodes},
+};
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
 use std::process::Command;
 use tests::{
-    agent::SocketLb,
+    agent::{Agent, SocketLb},
     late,
     netns::Namespace,
     probe::{Proto, Serve},
     process::Spawn,
     topology::cluster::{
         Cluster,
-        Origin::{self, Node, Pod},
+        Origin::{self, Client, Node, Pod},
     },
 };
 
@@ -63,6 +67,35 @@ fn node_ports_cannot_be_bound_by_others() -> Result<()> {
         listen(&cluster, Node(0), Proto::Udp, "127.0.0.1:30080")?;
         listen(&cluster, Node(0), Proto::Tcp, "127.0.0.1:30080")?;
         listen(&cluster, Pod(0, 1), Proto::Tcp, "0.0.0.0:30080")?;
+    }
+    Ok(())
+}
+
+/// Whoever binds one sees nothing of it: the Service is served as before.
+#[test]
+fn node_ports_can_be_bound_where_the_configuration_allows_it() -> Result<()> {
+    for mode in MODES {
+        let cluster = two_nodes(mode)?;
+        let node = &cluster.nodes[0];
+        let mut shunt = Agent::small(mode);
+        shunt["reserveNodePorts"] = false.into();
+        node.agent.configure(&kube_proxy(json!({})), &shunt)?;
+        wait_in_force(node)?;
+        for at in ["0.0.0.0:30190", "[::]:30190"] {
+            soon(|| listen(&cluster, Node(0), Proto::Tcp, at))?;
+        }
+        let answer = answer(&cluster, Client, Proto::Tcp, "192.168.50.11:30190")?;
+        ensure!(answer.server != "intruder", "{mode:?}: {answer}");
+        node.agent.configure(&kube_proxy(json!({})), &Agent::small(mode))?;
+        wait_in_force(node)?;
+        soon(|| {
+            let refused = listen(&cluster, Node(0), Proto::Tcp, "0.0.0.0:30080").err();
+            ensure!(
+                refused.is_some_and(|e| e.to_string().contains("in use")),
+                late!("{mode:?}: it was bound")
+            );
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -15,6 +15,12 @@ pub const SHUNT: &[Field] = &[
     ),
     honoured("answerEcho", Live, "ClusterIPs answer ping"),
     honoured(
+        "reserveNodePorts",
+        Live,
+        "processes of the host that bind a NodePort where it is served get `EADDRINUSE`. With `false` they may, and see nothing \
+         of what comes to the NodePort from other hosts",
+    ),
+    honoured(
         "looseTCP",
         Live,
         "any TCP or SCTP packet opens a connection, see [connections.md](connections.md#in-the-middle-of-a-connection)",
