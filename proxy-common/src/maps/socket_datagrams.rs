@@ -101,7 +101,7 @@ pub mod kind {
 pub struct ListedPair<A> {
     /// `bpf_get_socket_cookie`, high and low half.
     pub cookie: [u32; 2],
-    /// One of [`kind`].
+    /// One of [`kind`]: 1 of the last `connect`; else 2 if the socket has been connected to a service, 0 if not.
     pub kind: u32,
     /// The pair.
     pub pair: SocketPair<A>,

@@ -3,7 +3,7 @@
 //! What else objects have is passed over unread: that it has an odd form is nobody's concern here, and a cluster's objects
 //! are mostly what a proxy does not read.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::{
     Resource as _,
@@ -134,8 +134,8 @@ read! {
         resource_version: Option<String>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
-        labels: Option<std::collections::BTreeMap<String, String>>,
-        annotations: Option<std::collections::BTreeMap<String, String>>,
+        labels: Option<BTreeMap<String, String>>,
+        annotations: Option<BTreeMap<String, String>>,
     }
 }
 

@@ -51,7 +51,7 @@ fn service(object: &ApiService, ignored: &mut Ignored) -> Result<Service, Reject
         internal_policy: policy("spec.internalTrafficPolicy", &spec.internal_traffic_policy)?,
         external_policy: policy("spec.externalTrafficPolicy", &spec.external_traffic_policy)?,
         affinity_secs: affinity(spec)?,
-        source_ranges: source_ranges(spec, ignored)?,
+        source_ranges: source_ranges(spec)?,
         health_check_node_port: ignored
             .keep(optional_port(|| "spec.healthCheckNodePort".into(), spec.health_check_node_port))
             .flatten(),
@@ -191,12 +191,12 @@ fn affinity(spec: &ServiceSpec) -> Result<Option<u32>, Rejected> {
     }
 }
 
-/// Without any, everybody may come.
-fn source_ranges(spec: &ServiceSpec, ignored: &mut Ignored) -> Result<Box<[ipnet::IpNet]>, Rejected> {
+/// All of them or none: a family without any is open to everybody.
+fn source_ranges(spec: &ServiceSpec) -> Result<Box<[ipnet::IpNet]>, Rejected> {
     let texts = spec.load_balancer_source_ranges.iter().enumerate();
-    ignored.keep_some(
-        texts.map(|(i, text)| address::parse_net(|| format!("spec.loadBalancerSourceRanges[{i}]"), text)),
-    )
+    texts
+        .map(|(i, text)| address::parse_net(|| format!("spec.loadBalancerSourceRanges[{i}]"), text))
+        .collect()
 }
 
 /// A protocol, TCP when it is not said.

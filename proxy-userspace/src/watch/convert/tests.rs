@@ -207,6 +207,11 @@ fn bad_services_are_refused_with_the_field() {
             "loadBalancerSourceRanges: [10.0.0.1]",
             "spec.loadBalancerSourceRanges[0]: \"10.0.0.1\" is not a CIDR",
         ),
+        // Without a range of its family, IPv4 would be open to everybody.
+        (
+            "loadBalancerSourceRanges: ['fd00::/8', 10.0.0.1]",
+            "spec.loadBalancerSourceRanges[1]: \"10.0.0.1\" is not a CIDR",
+        ),
         ("type: Magic", "spec.type: \"Magic\" is none of ClusterIP, NodePort, LoadBalancer and ExternalName"),
         ("externalTrafficPolicy: Far", "spec.externalTrafficPolicy: \"Far\" is none of Cluster and Local"),
         (
@@ -226,7 +231,7 @@ fn bad_parts_of_a_service_count_for_nothing() {
     let text = service_yaml(
         "clusterIPs: [10.96.0.1, x]
 externalIPs: [0.0.0.0, 192.0.2.1]
-loadBalancerSourceRanges: [10.0.0.1, 10.0.0.0/8]
+loadBalancerSourceRanges: [10.0.0.0/8]
 healthCheckNodePort: 65536
 ports: [{port: 80}, {port: 81}, {name: b, port: 80}, {name: c, port: 0}, {name: d, port: 83, nodePort: 30000},
   {name: e, port: 84, nodePort: 30000}]",
@@ -244,7 +249,6 @@ ports: [{port: 80}, {port: 81}, {name: b, port: 80}, {name: c, port: 0}, {name: 
             "spec.ports[1].name",
             "spec.ports[2].port",
             "spec.ports[5].nodePort",
-            "spec.loadBalancerSourceRanges[0]",
             "spec.healthCheckNodePort",
         ]
     );
