@@ -25,7 +25,7 @@ use proxy_common::{
         device_status::{self, DeviceStatus},
         devices::{self, Device, SnatAddresses},
         events::{self, Event, Trace},
-        fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey},
+        fragments::{self, FragmentKey, FragmentRow, HeldFragment, HeldKey, HeldTurn},
         frontends::{self, Frontend, FrontendKey},
         held_ports::{self, HeldPorts, HeldPortsKey},
         netns_addresses::{self, Netns},
@@ -59,6 +59,7 @@ pub use self::{
     },
     fragment::{
         claim_fragment, claim_held, delete_held, fragment, has_fragment, held, held_scratch, put_fragment,
+        take_held_turn,
     },
     hops::{copy_next_hop, put_next_hop, routes},
     peers::{clear_socket_peer, put_socket_peer, socket_peer},
@@ -210,8 +211,9 @@ static REJECT_BUDGET: PerCpuArray<Budget, 1> = PerCpuArray::new();
 static SOCKET_EXEMPT: HashMap<u64, u32, { socket_lb_exempt::CAPACITY as usize }, NO_PREALLOC> =
     HashMap::new();
 #[btf_map]
-static HELD_FRAGMENTS: LruHashMap<HeldKey, HeldFragment, { fragments::HELD_CAPACITY as usize }> =
-    LruHashMap::new();
+static HELD_FRAGMENTS: HashMap<HeldKey, HeldFragment, { fragments::HELD_CAPACITY as usize }> = HashMap::new();
+#[btf_map]
+static HELD_TURNS: Array<HeldTurn, { fragments::HELD_CAPACITY as usize }> = Array::new();
 /// Where a fragment is put together before it is stored: the stack has no room.
 #[btf_map]
 static HELD_SCRATCH: PerCpuArray<HeldFragment, 1> = PerCpuArray::new();

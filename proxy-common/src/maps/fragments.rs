@@ -1,7 +1,10 @@
 //! `fragments_v4`, `fragments_v6`: LRU hash, packet in fragments → what became of its first
 //! one. Only that has ports; the others do as it did.
 //!
-//! `held_fragments`: LRU hash, fragments that came before the first one of their packet.
+//! `held_fragments`: hash, fragments that came before the first one of their packet.
+//!
+//! `held_turns`: array, places of held fragments in a ring. Who takes the next one drops the fragment whose place it
+//! was, if it is still held: the newest are held, on any number of CPUs.
 
 use super::{assert_size, conntrack::Role, pod};
 use crate::{
@@ -11,8 +14,7 @@ use crate::{
 
 /// Packets in fragments that are known at a time, per family. The map has more rows: free ones lie with each CPU.
 pub const CAPACITY: u32 = 4_096;
-/// Rows for fragments that are held, of 9 KiB each. That is much: there is no room besides for free ones that lie with
-/// CPUs.
+/// Fragments that are held at a time, of both families. A row takes 9 KiB.
 pub const HELD_CAPACITY: u32 = 384;
 /// Fragments of one packet that are held at a time: 64 KiB in fragments of 1,500 bytes.
 pub const MAX_HELD: u32 = 48;
@@ -157,6 +159,16 @@ fn widen<A: Addr>(addr: &A) -> Ip6 {
     wide
 }
 
+/// A place in the ring of held fragments.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldTurn {
+    /// Of the fragment that was held last at this place.
+    pub key: HeldKey,
+    /// In the first row: places that have been taken so far.
+    pub taken: u64,
+}
+
 /// A held fragment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -177,9 +189,10 @@ assert_size!(
     FragmentRow<Ip4> = 24,
     FragmentRow<Ip6> = 48,
     HeldKey = 40,
+    HeldTurn = 48,
     HeldFragment = 9232,
 );
-pod!(FragmentKey<A>, FragmentRow<A>, HeldKey, HeldFragment);
+pod!(FragmentKey<A>, FragmentRow<A>, HeldKey, HeldTurn, HeldFragment);
 
 #[cfg(test)]
 mod tests {

@@ -36,7 +36,7 @@ pub mod tails;
 pub mod transient;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 12;
 
 /// Asserts sizes at compile time, where the reader of the struct sees them.
 macro_rules! assert_size {

@@ -1,9 +1,13 @@
 //! Packets in fragments, and those that are held.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use proxy_common::maps::fragments::{FragmentKey, FragmentRow, HeldFragment, HeldKey};
+use proxy_common::maps::fragments::{
+    FragmentKey, FragmentRow, HELD_CAPACITY, HeldFragment, HeldKey, HeldTurn,
+};
 
-use super::{HELD_FRAGMENTS, HELD_SCRATCH, Tables, flows::copy_words, read_row, room};
+use super::{
+    HELD_FRAGMENTS, HELD_SCRATCH, HELD_TURNS, Tables, atomic::fetch_add, flows::copy_words, read_row, room,
+};
 use crate::global::global_by_family;
 
 /// A copy of a row. It is good until the next is copied.
@@ -60,6 +64,19 @@ pub fn claim_held(place: &HeldKey, fragment: &HeldFragment) -> bool {
 #[inline(always)]
 pub fn delete_held(place: &HeldKey) -> bool {
     HELD_FRAGMENTS.remove(place).is_ok()
+}
+
+/// Takes the next place in the ring. Whoever was held there is held no more.
+#[inline(always)]
+pub fn take_held_turn() -> Option<*mut HeldTurn> {
+    let first = HELD_TURNS.get_ptr_mut(0)?;
+    // SAFETY: an aligned word of the map.
+    let taken = unsafe { fetch_add(&raw mut (*first).taken, 1) };
+    let turn = HELD_TURNS.get_ptr_mut((taken % u64::from(HELD_CAPACITY)) as u32)?;
+    // SAFETY: the map keeps it; another CPU writes it only when all other places have been taken meanwhile, and whatever
+    // key is read then, it is one fragment that goes, or none.
+    let _ = HELD_FRAGMENTS.remove(unsafe { &(*turn).key });
+    Some(turn)
 }
 
 #[inline(always)]

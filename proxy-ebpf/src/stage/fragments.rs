@@ -117,10 +117,13 @@ fn store<P: Buffer, A: Network>(
     let scratch = maps::held_scratch()?;
     packet.copy_out(P::L2_LEN as u32, &mut scratch.bytes, len).ok()?;
     (scratch.since, scratch.ifindex, scratch.len) = (now(), packet.ifindex(), len);
+    let turn = maps::take_held_turn()?;
     let mut place = HeldKey::new(key, 0);
     for index in 0..MAX_HELD {
         place.index = index as u8;
         if maps::held(&place).is_none() && maps::claim_held(&place, scratch) {
+            // SAFETY: the map keeps it.
+            unsafe { (&raw mut (*turn).key).write_volatile(place) };
             return Some(place);
         }
     }

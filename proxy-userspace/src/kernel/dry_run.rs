@@ -219,7 +219,7 @@ mod tests {
         for name in written {
             assert!(!is_read(&format!("{name}_v4")) && !is_read(&format!("{name}_v6")), "{name}");
         }
-        for name in ["held_fragments", "drops", "tails", "sweep"] {
+        for name in ["held_fragments", "held_turns", "drops", "tails", "sweep"] {
             assert!(!is_read(name), "{name}");
         }
         for name in READ_BY_BOTH.into_iter().chain(["frontends_v4", "slots_v6", "socket_lb_exempt"]) {

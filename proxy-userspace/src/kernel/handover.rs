@@ -60,8 +60,8 @@ fn kept(map: &str) -> Kept {
         "conntrack" | "affinity" | "fragments" | "netns_addresses" => Kept::Flows,
         "socket_peers" | "socket_datagrams" => Kept::Storage,
         "drops" | "opened" | "traffic" | "service_drops" => Kept::Counters,
-        "address_filter" | "held_fragments" | "next_hops" | "routes" | "stale_sockets" | "stale_ways"
-        | "sweep" | "tails" | "trace" | "events" | "transient" | "turns" => Kept::Not,
+        "address_filter" | "held_fragments" | "held_turns" | "next_hops" | "routes" | "stale_sockets"
+        | "stale_ways" | "sweep" | "tails" | "trace" | "events" | "transient" | "turns" => Kept::Not,
         _ => Kept::Table,
     }
 }

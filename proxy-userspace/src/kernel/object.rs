@@ -98,6 +98,7 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("HELD_PORTS_V4", "held_ports_v4", Some(|_| lru_capacity(maps::held_ports::CAPACITY))),
     ("HELD_PORTS_V6", "held_ports_v6", Some(|_| lru_capacity(maps::held_ports::CAPACITY))),
     ("HELD_FRAGMENTS", "held_fragments", None),
+    ("HELD_TURNS", "held_turns", None),
     ("SOCK_DATA_V4", "socket_datagrams_v4", None),
     ("SOCK_DATA_V6", "socket_datagrams_v6", None),
     ("STALE_SOCKS_V4", "stale_sockets_v4", None),

@@ -1,9 +1,17 @@
 //! Packets in fragments: only the first has ports, the others do as it did.
 
-use std::net::IpAddr;
+use std::{mem::offset_of, net::IpAddr};
 
 use anyhow::Result;
-use proxy_common::{DropReason, checksum, maps::settings::flags::TAKEOVER, proto};
+use aya::maps::{HashMap, Map, MapData};
+use proxy_common::{
+    DropReason, checksum,
+    maps::{
+        fragments::{HELD_CAPACITY, HeldFragment, HeldKey},
+        settings::flags::TAKEOVER,
+    },
+    proto,
+};
 use tests::netns::Namespace;
 
 use crate::{
@@ -98,6 +106,19 @@ fn alone(test: impl FnOnce(&mut Bench) + Send) -> Result<()> {
 
 fn to_service(plan: &Plan) -> Flow {
     Flow::udp((plan.pod, 40000), (plan.cluster_ip, SERVICE_PORT))
+}
+
+/// Identifications of the packets of which fragments are held.
+fn held_ids(bench: &Bench) -> Vec<u32> {
+    type Key = [u8; size_of::<HeldKey>()];
+    const ID: usize = offset_of!(HeldKey, id);
+    let map = MapData::from_pin(bench.pins.map("held_fragments")).expect("a pin");
+    let held = Map::from_map_data(map).expect("a known type");
+    let held = HashMap::<_, Key, [u8; size_of::<HeldFragment>()]>::try_from(held).expect("a hash");
+    let id = |key: Key| u32::from_ne_bytes(key[ID..ID + 4].try_into().expect("four bytes"));
+    let mut ids: Vec<_> = held.keys().map(|key| id(key.expect("a row"))).collect();
+    ids.sort_unstable();
+    ids
 }
 
 pub(crate) const PAYLOAD: [u8; 3500] = [7; 3500];
@@ -287,6 +308,7 @@ fn a_flood_of_lone_fragments_harms_nobody() -> Result<()> {
             }
             let inside = pass(bench, INGRESS, &fragments(to_service(&plan), 1, &PAYLOAD));
             assert_eq!(reassembled(&inside).dst, (plan.backend, BACKEND_PORT));
+            assert!(held_ids(bench).into_iter().eq(3000 - HELD_CAPACITY..3000), "the newest are held");
             let frames = fragments(to_service(&plan), 2, &PAYLOAD);
             assert_eq!(bench.ingress(&frames[1]).action, SHOT, "held all the same");
         }
