@@ -1,18 +1,34 @@
 //! Floods from forged addresses: connections that are established go on, and others are opened meanwhile.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use etherparse::PacketBuilder;
+use nix::sys::signal::Signal;
 use proxy_common::{
     addr::{Ip4, Ip6},
     maps::transient::Queue,
 };
 use proxy_userspace::kernel::{PinnedMaps, Pins};
+use serde_json::json;
 use tests::{
     agent::{Agent, SocketLb},
+    late,
+    load::{Load, Path},
     probe::{Bulk, Proto},
-    topology::cluster::{Cluster, Origin::Client},
+    topology::cluster::{
+        Cluster, Node,
+        Origin::{Client, Pod},
+    },
 };
 
 use crate::{
@@ -30,6 +46,8 @@ const BURST: u32 = 500;
 const BURSTS: u32 = 40;
 /// Addresses that are forged: few, for the hosts' tables of neighbours are not what is tested.
 const ADDRESSES: u32 = 50;
+/// Of a flood that lasts, SYNs at a time and how long after them the next ones come.
+const STEADY: (u32, Duration) = (50, Duration::from_millis(10));
 
 #[test]
 fn connections_go_on_and_are_opened_during_a_flood_of_syns() -> Result<()> {
@@ -53,19 +71,110 @@ fn connections_go_on_and_are_opened_during_a_flood_of_syns() -> Result<()> {
         for open in &kept {
             open.outlives(Bulk::default())?;
         }
-        let rows = rows(&cluster, address.ip())?;
-        let places = Queue::Opening.places(ROWS) as usize;
-        ensure!(rows > 2 * places, "{rows} rows: the flood has not come");
+        let (rows, places) = (flooded_rows(&cluster, address)?, Queue::Opening.places(ROWS) as usize);
         // Connections that last and that have ended, and datagrams, have what is over.
         ensure!(rows < 4 * places + 1_000, "{rows} rows: there are {places} places");
     }
     Ok(())
 }
 
-/// Rows of the second node's connections, of the address's family.
-fn rows(cluster: &Cluster, family_of: IpAddr) -> Result<usize> {
+/// The agent ends, by a supervisor and by a crash, comes back, and hands its connections over to maps of another size.
+#[test]
+fn restarts_during_a_flood_lose_nothing() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["maps"]["conntrack"] = ROWS.into();
+    let mut cluster = configured(&shunt)?;
+    shunt["maps"]["conntrack"] = (2 * ROWS).into();
+    let mut load = Load::start(
+        &cluster,
+        &[
+            Path::tcp(Client, "192.168.50.12:30190")?,
+            Path::udp(Client, "192.168.50.12:30153")?,
+            Path::tcp(Client, "[fd00:50::12]:30190")?,
+            Path::tcp(Pod(1, 0), "10.96.0.20:90")?,
+        ],
+    )?;
+    // To other ports of the same backends: connections to the same ones would meet their own half-open ones there.
+    let floods = ["192.168.50.12:30180", "[fd00:50::12]:30180"]
+        .iter()
+        .map(|to| Flood::start(&cluster, to.parse()?))
+        .collect::<Result<Vec<_>>>()?;
+    let flooded = |load: &mut Load, what: &str| {
+        floods.iter().try_for_each(Flood::goes_on)?;
+        load.checkpoint(what)
+    };
+    flooded(&mut load, "the flood alone")?;
+    floods.iter().try_for_each(|flood| flooded_rows(&cluster, flood.to).map(drop))?;
+    for (how, signal) in
+        [("stopped", Signal::SIGTERM), ("killed", Signal::SIGKILL), ("resized", Signal::SIGTERM)]
+    {
+        let Node { host, agent, .. } = &mut cluster.nodes[1];
+        if how == "resized" {
+            agent.configure(&json!({}), &shunt)?;
+        }
+        agent.kill(signal)?;
+        flooded(&mut load, how)?;
+        agent.start(&host.netns)?;
+        agent.wait_in_sync()?;
+        flooded(&mut load, &format!("{how} and started"))?;
+    }
+    floods.into_iter().try_for_each(Flood::end)?;
+    let report = load.finish()?;
+    println!("restarts during a flood:\n{report}");
+    report.ensure_lossless()
+}
+
+/// SYNs at a steady rate, in a thread of its own.
+struct Flood {
+    to: SocketAddr,
+    sent: Arc<AtomicU32>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Flood {
+    /// From the client outside.
+    fn start(cluster: &Cluster, to: SocketAddr) -> Result<Self> {
+        let socket = raw(&cluster.host(Client).0.netns, to.ip())?;
+        let (count, pause) = STEADY;
+        let (sent, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let thread = thread::spawn({
+            let (sent, is_over) = (sent.clone(), is_over.clone());
+            move || {
+                while !is_over.load(Relaxed) {
+                    let first = sent.load(Relaxed);
+                    send(&socket, to, &(first..first + count).map(|n| syn(n, to)).collect::<Vec<_>>())?;
+                    sent.store(first + count, Relaxed);
+                    thread::sleep(pause);
+                }
+                Ok(())
+            }
+        });
+        Ok(Self { to, sent, is_over, thread })
+    }
+
+    /// Waits until there have been more SYNs than places for connections that open.
+    fn goes_on(&self) -> Result<()> {
+        let wanted = self.sent.load(Relaxed) + 2 * Queue::Opening.places(ROWS);
+        late::soon(|| match self.sent.load(Relaxed) {
+            sent if sent >= wanted => Ok(()),
+            sent => bail!("the flood has come to {sent} SYNs of {wanted}"),
+        })
+    }
+
+    fn end(self) -> Result<()> {
+        self.is_over.store(true, Relaxed);
+        self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// Rows of the second node's connections, of the address's family, when a flood to it has come.
+fn flooded_rows(cluster: &Cluster, to: SocketAddr) -> Result<usize> {
     let maps = PinnedMaps::open(Pins::new(cluster.nodes[1].agent.pins()))?;
-    Ok(if family_of.is_ipv4() { maps.conntrack::<Ip4>()?.len() } else { maps.conntrack::<Ip6>()?.len() })
+    let rows = if to.is_ipv4() { maps.conntrack::<Ip4>()?.len() } else { maps.conntrack::<Ip6>()?.len() };
+    // A masqueraded connection has four.
+    ensure!(rows > 2 * Queue::Opening.places(ROWS) as usize, "{rows} rows: the flood has not come");
+    Ok(rows)
 }
 
 /// The first packet of a connection that nobody goes on with.
