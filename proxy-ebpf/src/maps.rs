@@ -30,7 +30,9 @@ use proxy_common::{
         held_ports::{self, HeldPorts, HeldPortsKey},
         netns_addresses::{self, Netns},
         next_hops::{self, NextHop},
-        node_addresses, service_cidrs,
+        node_addresses,
+        refused_services::{self, RefusedKey, RefusedService},
+        service_cidrs,
         service_drops::{self, ServiceDropKey},
         services::{self, ServiceRow},
         settings::{ServiceRange, Settings},
@@ -222,6 +224,10 @@ static TAILS: ProgramArray<{ tails::CAPACITY as usize }> = ProgramArray::new();
 /// Read by user space alone; declared here so that one object carries every layout.
 #[btf_map]
 static SERVICES: HashMap<u32, ServiceRow, { services::CAPACITY as usize }, NO_PREALLOC> = HashMap::new();
+/// Likewise.
+#[btf_map]
+static REFUSED: HashMap<RefusedKey, RefusedService, { refused_services::CAPACITY as usize }, NO_PREALLOC> =
+    HashMap::new();
 /// Likewise.
 #[btf_map]
 static DEVICE_STATUS: HashMap<u32, DeviceStatus, { device_status::CAPACITY as usize }, NO_PREALLOC> =

@@ -95,6 +95,7 @@ fn service() -> impl Strategy<Value = Service> {
             let mode = if proxied { IpMode::Proxy } else { IpMode::Vip };
             Service {
                 name: ObjectName::new("ns", name),
+                uid: "".into(),
                 created,
                 kind,
                 other_proxy,

@@ -25,6 +25,7 @@ fn name(kind: &str, number: u32) -> ObjectName {
 fn service(number: u32) -> Service {
     let port = ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
     Service {
+        uid: "".into(),
         name: name("service", number),
         created: 0,
         kind: ServiceType::ClusterIp,
@@ -84,6 +85,7 @@ fn empty(services: u32) -> (MemoryMaps, Reconciler) {
         frontends: services * 4,
         backends: services * ENDPOINTS * 2,
         slots: services * ENDPOINTS * 2,
+        source_ranges: services,
     };
     let mut maps = MemoryMaps::with_room(room);
     let reconciler = Reconciler::adopt(&mut maps).expect("empty maps are sound");

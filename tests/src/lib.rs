@@ -14,6 +14,7 @@ pub mod conformance;
 pub mod control_plane;
 pub mod demo;
 pub mod documents;
+pub mod freeze;
 pub mod hang;
 pub mod http;
 pub mod kube_proxy;

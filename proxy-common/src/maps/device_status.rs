@@ -1,7 +1,10 @@
 //! `device_status`: hash, interface index → what became of XDP on the device. Programs never
 //! read it; it lets `shunt check` give the reason while no agent runs.
 
-use super::{assert_size, pod};
+use super::{
+    assert_size, pod,
+    text::{padded, text},
+};
 
 /// Number of devices that are told of: node edges and the devices under them.
 pub const CAPACITY: u32 = 1_024;
@@ -49,36 +52,11 @@ pod!(DeviceStatus);
 impl DeviceStatus {
     /// A row with as much of `reason` as fits.
     pub fn new(configured: u32, mode: u32, reason: &str) -> Self {
-        let mut row = Self { configured, mode, reason: [0; REASON_LEN] };
-        let end = reason.floor_char_boundary(REASON_LEN);
-        row.reason[..end].copy_from_slice(&reason.as_bytes()[..end]);
-        row
+        Self { configured, mode, reason: padded(reason) }
     }
 
     /// The reason, as far as it is UTF-8.
     pub fn reason(&self) -> &str {
-        let end = self.reason.iter().position(|b| *b == 0).unwrap_or(REASON_LEN);
-        let reason = &self.reason[..end];
-        match core::str::from_utf8(reason) {
-            Ok(reason) => reason,
-            Err(e) => core::str::from_utf8(&reason[..e.valid_up_to()]).unwrap_or(""),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::format;
-
-    #[test]
-    fn a_reason_is_cut_between_characters() {
-        let row = |reason| DeviceStatus::new(configured::AUTO, mode::NONE, reason);
-        assert_eq!(row("").reason(), "");
-        assert_eq!(row("no driver").reason(), "no driver");
-        let long = "ö".repeat(REASON_LEN);
-        assert_eq!(row(&long).reason(), &long[..REASON_LEN]);
-        let odd = format!("x{long}");
-        assert_eq!(row(&odd).reason(), &odd[..REASON_LEN - 1]);
+        text(&self.reason)
     }
 }

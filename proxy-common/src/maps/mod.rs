@@ -20,6 +20,7 @@ pub mod held_ports;
 pub mod netns_addresses;
 pub mod next_hops;
 pub mod node_addresses;
+pub mod refused_services;
 pub mod service_cidrs;
 pub mod service_drops;
 pub mod services;
@@ -33,6 +34,7 @@ pub mod stale_sockets;
 pub mod stale_ways;
 pub mod sweep;
 pub mod tails;
+pub mod text;
 pub mod transient;
 
 /// Part of the path under which maps are pinned: `g<number>-v<LAYOUT_VERSION>`.

@@ -2,7 +2,7 @@
 //! it; it lets `shunt` and `bpftool` name things while no agent runs, and gives ids back
 //! to the services that had them when the agent returns.
 
-use super::{assert_size, pod};
+use super::{assert_size, pod, text::text};
 
 /// Number of service ports that the map begins with, unless configured.
 pub const CAPACITY: u32 = 16_384;
@@ -38,12 +38,7 @@ impl ServiceRow {
 
     /// The name, as far as it is UTF-8.
     pub fn name(&self) -> &str {
-        let end = self.name.iter().position(|b| *b == 0).unwrap_or(NAME_LEN);
-        let name = &self.name[..end];
-        match core::str::from_utf8(name) {
-            Ok(name) => name,
-            Err(e) => core::str::from_utf8(&name[..e.valid_up_to()]).unwrap_or(""),
-        }
+        text(&self.name)
     }
 }
 

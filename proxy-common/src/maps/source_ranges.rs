@@ -4,8 +4,11 @@
 use super::{assert_size, pod};
 use crate::addr::{Ip4, Ip6};
 
-/// Number of ranges per family.
+/// Ranges per family that the map begins with, if no other number is configured.
 pub const CAPACITY: u32 = 65_536;
+
+/// Ranges per family to which the map grows by itself, if no other number is configured.
+pub const MOST: u32 = 1_048_576;
 
 /// Key of a longest-prefix-match trie; the service is matched whole, before the address.
 #[repr(C)]

@@ -13,6 +13,12 @@ pub(super) const SWEEP_AFTER_WRITES: Duration = Duration::from_secs(1);
 /// Time between signs of life, by which a loop that hangs is noticed.
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 
+/// Time between attempts to find room for Services that have none, where nobody has given any back.
+pub(super) const REFUSED: Duration = Duration::from_secs(30);
+
+/// The same where somebody has.
+pub(super) const REFUSED_WITH_ROOM: Duration = Duration::from_secs(1);
+
 /// For each second that a sweep took, seconds until the next one may begin, whatever is written:
 /// large tables are looked at less often, not with more of a processor.
 pub(super) const SWEEP_REST: u32 = 10;
@@ -32,6 +38,8 @@ pub(super) struct Due {
     pub(super) writes: Option<Instant>,
     /// The earliest time of the next round.
     pub(super) writes_not_before: Instant,
+    /// Another attempt to find room for Services that have none.
+    pub(super) refused: Option<Instant>,
     pub(super) full_sync: Instant,
     pub(super) sweep: Instant,
     /// The earliest time of the next sweep.
@@ -49,6 +57,7 @@ impl Due {
             beat: now,
             writes: None,
             writes_not_before: now,
+            refused: None,
             full_sync: now + sync_period,
             sweep: now + SWEEP,
             sweep_not_before: now,

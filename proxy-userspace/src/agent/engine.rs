@@ -58,6 +58,8 @@ pub(super) struct Synced {
     pub(super) rows: usize,
     /// Services, and other things, that still wait for a write.
     pub(super) pending: usize,
+    /// Services for which there is no room.
+    pub(super) refused: usize,
 }
 
 impl Engine {
@@ -253,7 +255,28 @@ impl Engine {
             self.reconciler.prune();
             rows += self.apply(maps).rows;
         }
-        Synced { rows, pending: self.reconciler.pending_count() }
+        self.synced(rows)
+    }
+
+    fn synced(&self, rows: usize) -> Synced {
+        Synced { rows, pending: self.reconciler.pending_count(), refused: self.reconciler.refused_count() }
+    }
+
+    /// Tries again to find room for Services that had none.
+    pub(super) fn retry_refused(&mut self, maps: &mut impl MapStore) -> Synced {
+        let rows = self.reconciler.retry_refused(maps).rows;
+        self.synced(rows)
+    }
+
+    /// True if Services that had no room may find some now.
+    pub(super) fn may_have_room(&self) -> bool {
+        self.reconciler.may_have_room()
+    }
+
+    /// Services for which there is no room, each with its UID, if it is known, and why.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (&ObjectName, &str, &MapError)> {
+        let uid = |service| self.state.service(service).map_or("", |service| &*service.uid);
+        self.reconciler.refused().map(move |(service, why)| (service, uid(service), why))
     }
 
     fn apply(&mut self, maps: &mut impl MapStore) -> Applied {
@@ -270,7 +293,9 @@ impl Engine {
 
     /// Changes that no longer wait for rows.
     pub(super) fn take_written(&mut self) -> Vec<Changes> {
-        let pending: HashSet<_> = self.reconciler.pending().map(|(service, _)| service).collect();
+        let pending = self.reconciler.pending().map(|(service, _)| service);
+        let pending: HashSet<_> =
+            pending.chain(self.reconciler.refused().map(|(service, _)| service)).collect();
         self.waiting.written(|service| pending.contains(service))
     }
 

@@ -15,7 +15,7 @@ use super::{
     startup::{self, Logs},
 };
 use crate::{
-    dataplane::{MapName, Pressure, Reconciler, slots_for_tables},
+    dataplane::{self, MapName, Pressure, Reconciler, slots_for_tables},
     kernel::{Capacities, Datapath, KernelError, KernelMaps},
     plan::Needs,
 };
@@ -46,7 +46,7 @@ impl Growth {
         if self.loading.is_some() || Instant::now() < self.not_before {
             return;
         }
-        let full = too_full(pressure);
+        let full = too_full(pressure, &self.most);
         if full.is_empty() {
             self.exhausted = false;
             return;
@@ -90,13 +90,14 @@ pub(crate) fn fitting(needs: &Needs, present: Capacities, most: &Capacities) -> 
 
 /// Maps that would be too full.
 fn too_small(needs: &Needs, capacities: &Capacities) -> Vec<MapName> {
-    let Needs { services, frontends, backends, slots } = *needs;
+    let Needs { services, frontends, backends, slots, source_ranges } = *needs;
     let more = |[v4, v6]: [usize; 2]| v4.max(v6);
     let rows = [
         (MapName::Services, services),
         (MapName::Frontends, more(frontends)),
         (MapName::Backends, more(backends)),
         (MapName::Slots, more(slots.map(|slots| slots.all))),
+        (MapName::SourceRanges, more(source_ranges)),
     ];
     let room = |map| capacities.room(map).map_or(f64::INFINITY, f64::from);
     let full = rows.into_iter().filter(|(map, rows)| *rows as f64 >= room(*map) * HIGH);
@@ -114,12 +115,17 @@ fn adopt(datapath: &Datapath) -> Result<(KernelMaps, Reconciler)> {
     Ok((maps, reconciler))
 }
 
-fn too_full(pressure: &Pressure) -> Vec<MapName> {
+fn too_full(pressure: &Pressure, most: &Capacities) -> Vec<MapName> {
     let full = pressure.maps.iter().filter(|fill| fill.level() >= HIGH).map(|fill| fill.map);
     let mut full: Vec<_> = full.collect();
     if pressure.reduced_tables > 0 || lacks_room_for_tables(pressure) {
         full.push(MapName::Slots);
     }
+    // Larger maps for a Service that will find no room in the largest would be of no use to anybody.
+    let finds_room = |(map, rows): &(&MapName, &usize)| {
+        most.room(**map).is_some_and(|room| **rows <= dataplane::share(room as usize))
+    };
+    full.extend(pressure.lacking.iter().filter(finds_room).map(|(map, _)| *map));
     full.sort_unstable();
     full.dedup();
     full
@@ -248,7 +254,13 @@ mod tests {
     fn a_large_cluster_fits_at_once_by_default() {
         let begin = Capacities::default();
         let slots = [Slots { all: 500_000, largest_table: 0 }; 2];
-        let needs = Needs { services: 50_000, frontends: [100_000; 2], backends: [500_000; 2], slots };
+        let needs = Needs {
+            services: 50_000,
+            frontends: [100_000; 2],
+            backends: [500_000; 2],
+            slots,
+            ..Needs::default()
+        };
         let fitting = fitting(&needs, begin, &begin.most(0));
         let larger = Capacities {
             services: 65_536,
@@ -277,6 +289,23 @@ mod tests {
         assert_eq!(with_tables(100_000, 16_411), 33_554_432, "as large as it may become");
     }
 
+    fn most() -> Capacities {
+        Capacities::default().most(0)
+    }
+
+    #[test]
+    fn maps_grow_for_a_service_that_lacks_room_if_it_will_find_it() {
+        let lacking = |rows| Pressure { lacking: [(MapName::Frontends, rows)].into(), ..Pressure::default() };
+        let largest = most().frontends as usize;
+        for (rows, full) in
+            [(0, &[MapName::Frontends][..]), (largest / 2, &[MapName::Frontends]), (largest, &[])]
+        {
+            assert_eq!(too_full(&lacking(rows), &most()), full, "{rows}");
+        }
+        let fixed = Pressure { lacking: [(MapName::Settings, 0)].into(), ..Pressure::default() };
+        assert!(too_full(&fixed, &most()).is_empty());
+    }
+
     fn fill(map: MapName, family: Family, rows: usize) -> MapFill {
         MapFill { map, family: Some(family), rows, transient: 0, capacity: 100 }
     }
@@ -290,11 +319,14 @@ mod tests {
             fill(MapName::Conntrack, Family::V6, 99),
         ];
         let pressure = Pressure { maps, ..Pressure::default() };
-        assert_eq!(too_full(&pressure), [MapName::Conntrack, MapName::Affinity]);
+        assert_eq!(too_full(&pressure, &most()), [MapName::Conntrack, MapName::Affinity]);
         let mut flooded = pressure.clone();
         flooded.maps.iter_mut().for_each(|fill| fill.transient = 50);
-        assert_eq!(too_full(&flooded), [], "what gives way needs no larger map");
-        assert_eq!(too_full(&Pressure { reduced_tables: 1, ..Pressure::default() }), [MapName::Slots]);
+        assert_eq!(too_full(&flooded, &most()), [], "what gives way needs no larger map");
+        assert_eq!(
+            too_full(&Pressure { reduced_tables: 1, ..Pressure::default() }, &most()),
+            [MapName::Slots]
+        );
     }
 
     #[test]
@@ -304,7 +336,7 @@ mod tests {
             slots_for_tables,
             ..Pressure::default()
         };
-        assert!(too_full(&pressure(100)).is_empty());
-        assert_eq!(too_full(&pressure(101)), [MapName::Slots]);
+        assert!(too_full(&pressure(100), &most()).is_empty());
+        assert_eq!(too_full(&pressure(101), &most()), [MapName::Slots]);
     }
 }

@@ -10,6 +10,7 @@ mod traffic;
 pub(super) mod waiting;
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,6 +19,7 @@ use prometheus_client::{
     metrics::{
         counter::Counter,
         family::Family,
+        gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::Registry,
@@ -30,7 +32,7 @@ use self::{
 };
 use super::engine::Engine;
 use crate::{
-    dataplane::{Pressure, Repairs, Survey, Swept},
+    dataplane::{MapName, Pressure, Repairs, Survey, Swept},
     kernel::XdpStatus,
     meter::Meter,
 };
@@ -66,10 +68,20 @@ const EXPIRED: Meter = Meter::counter(
     "Connections that were over, and whose rows a sweep removed",
 );
 
-/// The metrics that are counted in this file.
-pub(super) const AGENT: [Meter; 6] = [DESTROYED, GROWTHS, GROWTHS_FAILED, REPAIRED, TO_MAP, EXPIRED];
+const REFUSED: Meter = Meter::gauge(
+    "shunt_services_refused",
+    &["map"],
+    "Services for which there is no room, by the map that lacks it; `shunt service list` names them",
+);
 
-type ByMap = Family<[(&'static str, &'static str); 1], Counter>;
+/// The metrics that are counted in this file.
+pub(super) const AGENT: [Meter; 7] = [DESTROYED, GROWTHS, GROWTHS_FAILED, REPAIRED, TO_MAP, EXPIRED, REFUSED];
+
+type ByMap<M> = Family<[(&'static str, &'static str); 1], M>;
+
+/// Maps that may lack room for a Service.
+const LACKING: [MapName; 5] =
+    [MapName::Frontends, MapName::Backends, MapName::Slots, MapName::SourceRanges, MapName::Services];
 
 /// Counters of the agent, shared with whoever shows them.
 #[derive(Debug)]
@@ -78,9 +90,10 @@ pub struct AgentMetrics {
     sockets_destroyed: Counter,
     growths: Counter,
     growths_failed: Counter,
-    repaired: ByMap,
+    repaired: ByMap<Counter>,
     to_map: Histogram,
     expired: Counter,
+    refused: ByMap<Gauge>,
     pressure: Mutex<Arc<Pressure>>,
     xdp: Mutex<Arc<[XdpStatus]>>,
     attached: Mutex<Vec<(String, &'static str)>>,
@@ -102,6 +115,7 @@ impl AgentMetrics {
             // From half a millisecond to half a minute.
             to_map: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             expired: Counter::default(),
+            refused: ByMap::default(),
             pressure: Mutex::default(),
             xdp: Mutex::default(),
             attached: Mutex::default(),
@@ -120,6 +134,8 @@ impl AgentMetrics {
         REPAIRED.register(registry, self.repaired.clone());
         TO_MAP.register(registry, self.to_map.clone());
         EXPIRED.register(registry, self.expired.clone());
+        self.set_refused(BTreeMap::new());
+        REFUSED.register(registry, self.refused.clone());
         registry.register_collector(Box::new(Levels(self.clone())));
         registry.register_collector(Box::new(self.traffic.clone()));
         self.config.register(registry);
@@ -171,6 +187,14 @@ impl AgentMetrics {
         self.kube_proxy.swept(took, swept);
         self.expired.inc_by(swept.expired as u64);
         self.sockets_destroyed.inc_by(swept.destroyed as u64) + swept.destroyed as u64
+    }
+
+    /// Services for which there is no room, by the map that lacks it.
+    pub(super) fn set_refused(&self, counts: BTreeMap<MapName, usize>) {
+        for map in LACKING {
+            let count = counts.get(&map).copied().unwrap_or(0);
+            self.refused.get_or_create(&REFUSED.with([map.name()])).set(count as i64);
+        }
     }
 
     pub(super) fn count_growth(&self) {

@@ -16,6 +16,7 @@ mod metrics;
 mod pressure;
 mod process;
 mod readiness;
+mod refusals;
 mod reload;
 mod startup;
 mod sweeper;
@@ -33,13 +34,14 @@ use tracing::{debug, info, warn};
 
 use self::{
     backoff::Backoff,
-    due::{BEAT, Due, FULL_SYNC_REST, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
+    due::{BEAT, Due, FULL_SYNC_REST, REFUSED, REFUSED_WITH_ROOM, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
     edges::{Edges, follow_host},
     engine::{Engine, Synced},
     exempt::Exemptions,
     growth::Growth,
     pressure::{PressureWatch, Refused},
     readiness::Readiness,
+    refusals::Refusals,
     reload::Reloads,
     startup::{Logs, Told},
     sweeper::{Step, Sweeper},
@@ -97,6 +99,7 @@ struct Agent {
     /// Tells `shunt cleanup` and `shunt migrate` that an agent runs.
     _running: Running,
     pressure: PressureWatch,
+    refusals: Refusals,
     edges: Edges,
     engine: Engine,
     health: Health,
@@ -165,7 +168,8 @@ impl Agent {
             maps,
             sweeper,
             _running: Running::tell(&config.bpffs)?,
-            pressure: PressureWatch::new(events),
+            pressure: PressureWatch::new(events.clone()),
+            refusals: Refusals::new(events),
             edges: Edges::new(config),
             engine: if stands_alone { engine.stand_alone() } else { engine },
             health,
@@ -197,6 +201,7 @@ impl Agent {
                 }
                 () = at(Some(self.due.beat)) => self.beat(),
                 () = at(self.due.writes) => self.write(),
+                () = at(self.due.refused) => self.retry_refused(),
                 () = at(self.due.exempt) => self.exempt(),
                 () = at(self.due.patience) => self.attach_without_lists()?,
                 () = at(self.due.full_sync_at(self.engine.is_listed())) => self.full_sync(),
@@ -264,7 +269,7 @@ impl Agent {
             for step in [plan::Takeover::Attached, plan::Takeover::Done] {
                 self.engine.set_takeover(step);
                 let round = self.engine.sync(&mut self.maps);
-                synced = Synced { rows: synced.rows + round.rows, pending: round.pending };
+                synced = Synced { rows: synced.rows + round.rows, ..round };
                 takeover::leave_connections(&mut self.maps);
             }
         }
@@ -307,6 +312,13 @@ impl Agent {
         self.written(synced, start);
     }
 
+    fn retry_refused(&mut self) {
+        let start = Instant::now();
+        let synced = self.engine.retry_refused(&mut self.maps);
+        self.due.refused = None;
+        self.written(synced, start);
+    }
+
     /// Tells how a round went and says when the next is due.
     fn written(&mut self, synced: Synced, start: Instant) {
         self.metrics.synced(&mut self.engine, start.elapsed());
@@ -318,6 +330,7 @@ impl Agent {
         if synced.rows > 0 {
             self.due.sweep = self.due.sweep.min(start + SWEEP_AFTER_WRITES);
         }
+        self.look_at_refused(synced);
         self.readiness.wrote(synced.pending == 0, self.engine.node());
         if synced.pending == 0 {
             self.due.writes = None;
@@ -328,6 +341,16 @@ impl Agent {
             self.due.writes = Some(Instant::now() + pause);
             self.engine.report_failures(pause);
         }
+    }
+
+    /// Services that find no room are tried again by themselves, whatever becomes of the others.
+    fn look_at_refused(&mut self, synced: Synced) {
+        self.metrics.set_refused(self.refusals.look(&self.engine, &mut self.maps));
+        self.due.refused = (synced.refused > 0).then(|| {
+            let pause = if self.engine.may_have_room() { REFUSED_WITH_ROOM } else { REFUSED };
+            let soon = Instant::now() + pause;
+            self.due.refused.map_or(soon, |due| due.min(soon))
+        });
     }
 
     fn full_sync(&mut self) {

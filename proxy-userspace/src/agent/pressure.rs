@@ -7,7 +7,7 @@ use tracing::warn;
 
 use crate::{
     dataplane::{MapFill, MapName, Pressure, SnatPorts},
-    watch::kube::{NodeEvents, Notice},
+    watch::kube::{About, Events, Notice},
 };
 
 /// From this level on an operator should know.
@@ -22,7 +22,7 @@ const QUIET: Duration = Duration::from_secs(600);
 /// What has been told.
 #[derive(Default)]
 pub(super) struct PressureWatch {
-    events: Option<NodeEvents>,
+    events: Option<Events>,
     told: BTreeMap<(&'static str, String), Told>,
     refused: Option<Refused>,
 }
@@ -43,7 +43,7 @@ struct Told {
 }
 
 impl PressureWatch {
-    pub(super) fn new(events: Option<NodeEvents>) -> Self {
+    pub(super) fn new(events: Option<Events>) -> Self {
         Self { events, ..Self::default() }
     }
 
@@ -109,7 +109,7 @@ fn no_ports_notice(pressure: &Pressure, count: u64) -> Option<Notice> {
          externalTrafficPolicy Local, a wider snatPortRange or further masqueradeAddresses help{}",
         fullest.map(|ports| format!("; {}", ports_in_use(ports))).unwrap_or_default()
     );
-    (count > 0).then_some(Notice { reason: "SnatPortsExhausted", subject, note })
+    (count > 0).then_some(Notice { about: About::Node, reason: "SnatPortsExhausted", subject, note })
 }
 
 /// A table that is not full had no memory.
@@ -127,7 +127,12 @@ fn no_rows_notice(pressure: &Pressure, count: u64) -> Option<Notice> {
         "{count} connections were dropped because they found no room in conntrack ({} rows in use): {cause}",
         rows.join(" and ")
     );
-    (count > 0).then_some(Notice { reason: "ConntrackFull", subject: "conntrack".into(), note })
+    (count > 0).then_some(Notice {
+        about: About::Node,
+        reason: "ConntrackFull",
+        subject: "conntrack".into(),
+        note,
+    })
 }
 
 fn map_notice(fill: &MapFill) -> Notice {
@@ -142,7 +147,7 @@ fn map_notice(fill: &MapFill) -> Notice {
         _ => "when it is full, changes of services are not carried out",
     };
     let note = format!("the map {subject} holds {} of {capacity} rows; {consequence}", fill.lasting());
-    Notice { reason: "MapAlmostFull", subject, note }
+    Notice { about: About::Node, reason: "MapAlmostFull", subject, note }
 }
 
 fn ports_notice(ports: &SnatPorts) -> Notice {
@@ -151,7 +156,7 @@ fn ports_notice(ports: &SnatPorts) -> Notice {
         "{}; further connections may find none (snatPortRange, masqueradeAddresses)",
         ports_in_use(ports)
     );
-    Notice { reason: "SnatPortsAlmostExhausted", subject, note }
+    Notice { about: About::Node, reason: "SnatPortsAlmostExhausted", subject, note }
 }
 
 fn ports_in_use(ports: &SnatPorts) -> String {
@@ -166,7 +171,7 @@ fn tables_notice(count: usize) -> Notice {
     let note = format!(
         "{count} lookup tables are smaller than they should be, because the map slots has no room for them (maps.slots)"
     );
-    Notice { reason: "TablesReduced", subject: "slots".into(), note }
+    Notice { about: About::Node, reason: "TablesReduced", subject: "slots".into(), note }
 }
 
 #[cfg(test)]

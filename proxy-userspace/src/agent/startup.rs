@@ -23,7 +23,7 @@ use crate::{
     model::{DetectLocal, Mode},
     watch::{
         Batches, WatchMetrics,
-        kube::{self, NodeEvents, NodeTaint},
+        kube::{self, Events, NodeTaint},
         manifests,
     },
 };
@@ -60,7 +60,7 @@ pub(super) async fn source(
     folder: Option<PathBuf>,
     node_name: &Arc<str>,
     metrics: Arc<WatchMetrics>,
-) -> Result<(Batches, Option<NodeEvents>, Option<NodeTaint>)> {
+) -> Result<(Batches, Option<Events>, Option<NodeTaint>)> {
     if let Some(folder) = folder {
         info!(folder = %folder.display(), node = &**node_name, "reading manifests");
         if let Some(taint) = &config.node_taint {
@@ -70,7 +70,7 @@ pub(super) async fn source(
     }
     let client = kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?;
     info!(node = &**node_name, "watching the API server");
-    let events = NodeEvents::start(&client, node_name);
+    let events = Events::start(&client, node_name);
     let taint = config.node_taint.clone().map(|taint| NodeTaint::start(&client, node_name, taint));
     Ok((kube::start(&client, node_name, metrics), Some(events), taint))
 }

@@ -95,6 +95,8 @@ pub struct Tables {
     pub names: Names,
     /// Packets and connections refused, by service and reason.
     pub service_drops: Vec<(ServiceDropKey, u64)>,
+    /// Services for which there is no room, each with the reason.
+    pub refused: Vec<(String, String)>,
     /// When the agent forgets connections.
     pub timeouts: Timeouts,
     /// When they were read: `CLOCK_MONOTONIC` in nanoseconds, as the rows tell time.
@@ -140,8 +142,9 @@ impl Tables {
         let names = Names::read(maps, numeric)?;
         let changed_while_reading = !(v4.is_current(maps)? && v6.is_current(maps)?);
         let now = monotonic_nanos().context("cannot read the clock")?;
-        let (service_drops, timeouts) = (maps.service_drops()?, maps.settings()?.timeouts.into());
-        Ok(Self { v4, v6, names, service_drops, timeouts, now, changed_while_reading })
+        let (service_drops, refused) = (maps.service_drops()?, maps.refused_services()?);
+        let timeouts = maps.settings()?.timeouts.into();
+        Ok(Self { v4, v6, names, service_drops, refused, timeouts, now, changed_while_reading })
     }
 }
 

@@ -22,6 +22,7 @@ pub struct Maps {
     pub conntrack_memory: String,
     pub services: u32,
     pub affinity: u32,
+    pub source_ranges: u32,
 }
 
 impl Default for Maps {
@@ -33,14 +34,14 @@ impl Default for Maps {
 impl Maps {
     /// What says this.
     pub fn of(rows: Capacities, conntrack_limit: MemoryLimit) -> Self {
-        let Capacities { frontends, backends, slots, conntrack, services, affinity } = rows;
+        let Capacities { frontends, backends, slots, conntrack, services, affinity, source_ranges } = rows;
         let conntrack_memory = conntrack_limit.to_string();
-        Self { frontends, backends, slots, conntrack, conntrack_memory, services, affinity }
+        Self { frontends, backends, slots, conntrack, conntrack_memory, services, affinity, source_ranges }
     }
 
     /// Rows that maps begin with, as configured.
     pub(super) fn capacities(&self, problems: &mut Problems) -> Capacities {
-        let &Self { frontends, backends, slots, conntrack, services, affinity, .. } = self;
+        let &Self { frontends, backends, slots, conntrack, services, affinity, source_ranges, .. } = self;
         for (path, rows) in [
             ("maps.frontends", frontends),
             ("maps.backends", backends),
@@ -48,10 +49,11 @@ impl Maps {
             ("maps.conntrack", conntrack),
             ("maps.services", services),
             ("maps.affinity", affinity),
+            ("maps.sourceRanges", source_ranges),
         ] {
             problems.check(rows > 0, path, "must be more than 0");
         }
-        Capacities { frontends, backends, slots, conntrack, services, affinity }
+        Capacities { frontends, backends, slots, conntrack, services, affinity, source_ranges }
     }
 
     /// How much `conntrack` may take.

@@ -46,6 +46,16 @@ pub(super) struct Staged<A> {
     lingering: Box<[u32]>,
 }
 
+impl<A: MapAddr> Staged<A> {
+    pub(super) fn frontend_count(&self) -> usize {
+        self.wanted.len()
+    }
+
+    pub(super) fn frontend_keys(&self) -> impl Iterator<Item = FrontendKey<A>> {
+        self.wanted.iter().map(|(key, _)| *key)
+    }
+}
+
 /// Rows written or deleted in one step.
 pub(super) type Rows = usize;
 
@@ -79,6 +89,14 @@ impl<A: MapAddr> FamilyTable<A> {
         Ok(staged)
     }
 
+    /// Gives back what a service port was given and did not come to use.
+    pub(super) fn drop_unwritten(&mut self, service: u32) {
+        self.drop_unwritten_sets(service);
+        if self.ports.get(&service).is_some_and(|port| port.sets.is_empty() && port.lingering.is_empty()) {
+            self.ports.remove(&service);
+        }
+    }
+
     fn drop_unwritten_sets(&mut self, service: u32) {
         let Some(port) = self.ports.get_mut(&service) else { return };
         for set in port.sets.extract_if(.., |set| !set.written) {
@@ -93,7 +111,7 @@ impl<A: MapAddr> FamilyTable<A> {
         maps: &mut impl FamilyMaps<A>,
         staged: &[Staged<A>],
     ) -> Result<Rows, MapError> {
-        let wanted: HashSet<_> = staged.iter().flat_map(|port| &port.wanted).map(|(key, _)| *key).collect();
+        let wanted: HashSet<_> = staged.iter().flat_map(Staged::frontend_keys).collect();
         let keys = staged.iter().flat_map(|port| self.own_keys(port.service));
         let gone: Vec<_> = keys.filter(|key| !wanted.contains(key)).collect();
         if gone.is_empty() {
@@ -110,7 +128,7 @@ impl<A: MapAddr> FamilyTable<A> {
     }
 
     /// The frontends that the kernel holds for a port.
-    fn own_keys(&self, service: u32) -> impl Iterator<Item = FrontendKey<A>> {
+    pub(super) fn own_keys(&self, service: u32) -> impl Iterator<Item = FrontendKey<A>> {
         let keys = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
         let own =
             move |key: &&FrontendKey<A>| self.frontends.get(*key).is_some_and(|w| w.value.service == service);

@@ -113,6 +113,7 @@ pub struct MemoryFamily<A> {
     /// Programs that read them, if there are to be any.
     pub readers: Option<Readers>,
     frontend_capacity: usize,
+    source_range_capacity: usize,
 }
 
 /// Rows that maps have room for; of frontends, backends and slots in each family.
@@ -123,12 +124,26 @@ pub struct Room {
     pub frontends: u32,
     pub backends: u32,
     pub slots: u32,
+    pub source_ranges: u32,
+}
+
+impl Room {
+    /// This capacity for each map.
+    pub fn each(capacity: u32) -> Self {
+        Self {
+            services: capacity,
+            frontends: capacity,
+            backends: capacity,
+            slots: capacity,
+            source_ranges: capacity,
+        }
+    }
 }
 
 impl MemoryMaps {
     /// Empty maps, each of them with this capacity.
     pub fn new(capacity: u32) -> Self {
-        Self::with_room(Room { services: capacity, frontends: capacity, backends: capacity, slots: capacity })
+        Self::with_room(Room::each(capacity))
     }
 
     /// Empty maps.
@@ -150,6 +165,7 @@ impl MemoryMaps {
             frontends: self.v4.frontend_capacity as u32,
             backends: self.v4.backends.len() as u32,
             slots: self.v4.slots.len() as u32,
+            source_ranges: self.v4.source_range_capacity as u32,
         }
     }
 
@@ -183,6 +199,7 @@ impl<A: MapAddr> MemoryFamily<A> {
             faults: Faults::default(),
             readers: None,
             frontend_capacity: room.frontends as usize,
+            source_range_capacity: room.source_ranges as usize,
         }
     }
 
@@ -190,6 +207,7 @@ impl<A: MapAddr> MemoryFamily<A> {
         self.backends.resize(self.backends.len().max(room.backends as usize), Backend::default());
         self.slots.resize(self.slots.len().max(room.slots as usize), 0);
         self.frontend_capacity = self.frontend_capacity.max(room.frontends as usize);
+        self.source_range_capacity = self.source_range_capacity.max(room.source_ranges as usize);
     }
 }
 
@@ -257,8 +275,13 @@ impl MapStore for MemoryMaps {
 }
 
 impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
-    fn capacity(&self, _map: MapName) -> u32 {
-        self.frontend_capacity as u32
+    fn capacity(&self, map: MapName) -> u32 {
+        match map {
+            MapName::Backends => self.backends.len() as u32,
+            MapName::Slots => self.slots.len() as u32,
+            MapName::SourceRanges => self.source_range_capacity as u32,
+            _ => self.frontend_capacity as u32,
+        }
     }
 
     fn each_frontend(&self, visit: &mut dyn FnMut(&FrontendKey<A>, &Frontend)) -> Result<(), MapError> {
@@ -367,7 +390,14 @@ impl<A: MapAddr> FamilyMaps<A> for MemoryFamily<A> {
 
     fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
         let (done, result) = self.faults.admit(MapName::SourceRanges, rows.len());
-        self.source_ranges.extend(rows[..done].iter().map(|row| (*row, ())));
+        for row in &rows[..done] {
+            if self.source_ranges.len() >= self.source_range_capacity && !self.source_ranges.contains_key(row)
+            {
+                let capacity = self.source_range_capacity as u32;
+                return Err(MapError::Full { map: MapName::SourceRanges, capacity });
+            }
+            self.source_ranges.insert(*row, ());
+        }
         result
     }
 

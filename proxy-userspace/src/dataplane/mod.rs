@@ -30,7 +30,7 @@ pub use encode::{MapAddr, service_name};
 pub use left::{Left, NatFlow, leave, left_rows};
 pub use memory::{Fault, Faults, MemoryFamily, MemoryMaps, Readers, Room};
 pub use pressure::{MapFill, Pressure, SnatPorts};
-pub use reconcile::{Applied, Reconciler};
+pub use reconcile::{Applied, Reconciler, share};
 pub use repair::Repairs;
 pub use retire::{Translated, retire, translated};
 pub use slot_sets::slots_for_tables;

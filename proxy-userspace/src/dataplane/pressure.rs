@@ -1,6 +1,9 @@
 //! How near the datapath is to its limits: rows per map, source ports of masquerading.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use proxy_common::proto;
 
@@ -22,6 +25,9 @@ pub struct Pressure {
     pub reduced_tables: usize,
     /// Slots with which lookup tables keep their size when they are made anew; of the family that needs more.
     pub slots_for_tables: usize,
+    /// Maps that lack room for a Service, each with the rows that the smallest of those needs by itself, if these are
+    /// too many.
+    pub lacking: BTreeMap<MapName, usize>,
 }
 
 /// Rows of a map.
@@ -106,7 +112,7 @@ impl Reconciler {
         snat.sort_unstable_by_key(|use_of| (use_of.address, use_of.proto));
         let reduced_tables = self.v4.reduced_tables() + self.v6.reduced_tables();
         let slots_for_tables = self.v4.slots_for_tables().max(self.v6.slots_for_tables());
-        Pressure { maps: fills, snat, reduced_tables, slots_for_tables }
+        Pressure { maps: fills, snat, reduced_tables, slots_for_tables, lacking: self.lacking() }
     }
 }
 
@@ -117,12 +123,11 @@ impl<A: MapAddr> FamilyTable<A> {
         flows: &Flows<A>,
         now_ns: u64,
     ) -> impl Iterator<Item = MapFill> {
-        let source_ranges = self.source_ranges.values().map(|ranges| ranges.len()).sum();
         let rows = [
             (MapName::Frontends, self.frontends.len()),
             (MapName::Backends, self.backends.len()),
             (MapName::Slots, self.ranges.used() as usize),
-            (MapName::SourceRanges, source_ranges),
+            (MapName::SourceRanges, self.source_range_count()),
             (MapName::Conntrack, flows.conntrack),
             (MapName::Affinity, self.sticking(&flows.clients, now_ns)),
             (MapName::Opened, flows.counts.len()),

@@ -1,9 +1,15 @@
 //! Carries out plans, and keeps what could not be carried out until it can.
 
+mod refused;
+mod room;
+mod share;
+
 use std::collections::{BTreeMap, HashSet};
 
 use proxy_common::addr::{Ip4, Ip6};
 
+pub use self::share::share;
+use self::{refused::Refused, share::split_off_too_large};
 use super::{
     MapError, MapStore,
     family::{FamilyTable, Staged},
@@ -19,6 +25,9 @@ use crate::{
 /// kernel busy, small enough that a row that fails holds up few others.
 const CHUNK: usize = 1024;
 
+/// What is wanted of a Service; nothing when it is to go.
+type Waiting = Box<[PortPlan]>;
+
 /// What is wanted and what the kernel holds, and the way from one to the other.
 ///
 /// Plans wait in `pending` until every row of them is written; what is known of the
@@ -28,9 +37,11 @@ pub struct Reconciler {
     pub(super) services: ServiceTable,
     pub(super) v4: FamilyTable<Ip4>,
     pub(super) v6: FamilyTable<Ip6>,
-    pending: BTreeMap<ObjectName, Box<[PortPlan]>>,
+    pending: BTreeMap<ObjectName, Waiting>,
     /// Why services are still pending.
     failures: BTreeMap<ObjectName, MapError>,
+    /// Services for which there is no room.
+    refused: BTreeMap<ObjectName, Refused>,
     /// Services found in the maps that no plan has named yet.
     adopted: HashSet<ObjectName>,
     pub(super) pruned: bool,
@@ -85,6 +96,7 @@ impl Reconciler {
             v6,
             pending: BTreeMap::new(),
             failures: BTreeMap::new(),
+            refused: BTreeMap::new(),
             adopted,
             pruned: false,
             node: None,
@@ -98,6 +110,7 @@ impl Reconciler {
     /// Wants exactly these rows for a service from the next [`Reconciler::apply`] on.
     pub fn update(&mut self, service: ObjectName, plans: Vec<PortPlan>) {
         self.adopted.remove(&service);
+        self.refused.remove(&service);
         self.pending.insert(service, plans.into());
     }
 
@@ -155,6 +168,7 @@ impl Reconciler {
             }
             for (service, _) in &chunk {
                 self.adopted.remove(service);
+                self.refused.remove(service);
                 self.pending.remove(service);
             }
             self.apply_chunk(maps, chunk, &mut applied);
@@ -190,9 +204,12 @@ impl Reconciler {
     fn apply_chunk(
         &mut self,
         maps: &mut impl MapStore,
-        chunk: Vec<(ObjectName, Box<[PortPlan]>)>,
+        mut chunk: Vec<(ObjectName, Waiting)>,
         applied: &mut Applied,
     ) {
+        for (service, waiting, why) in split_off_too_large(maps, &mut chunk) {
+            self.refuse(maps, (service, waiting), why, applied);
+        }
         match self.write_chunk(maps, &chunk, applied) {
             Ok(()) => {
                 applied.services += chunk.len();
@@ -205,12 +222,19 @@ impl Reconciler {
             Err(MapError::Full { .. }) if self.release_adopted(maps, applied) => {
                 self.apply_chunk(maps, chunk, applied);
             }
-            Err(e) if chunk.len() == 1 || matches!(e, MapError::Fatal { .. }) => self.postpone(chunk, e),
+            Err(e) if matches!(e, MapError::Fatal { .. }) => self.postpone(chunk, e),
+            Err(e) if chunk.len() == 1 => {
+                let one = chunk.swap_remove(0);
+                match e {
+                    MapError::Full { .. } => self.refuse(maps, one, e, applied),
+                    _ => self.postpone(vec![one], e),
+                }
+            }
             Err(_) => chunk.into_iter().for_each(|one| self.apply_chunk(maps, vec![one], applied)),
         }
     }
 
-    fn postpone(&mut self, chunk: Vec<(ObjectName, Box<[PortPlan]>)>, why: MapError) {
+    fn postpone(&mut self, chunk: Vec<(ObjectName, Waiting)>, why: MapError) {
         let first = chunk.first().map(|(service, _)| service.clone());
         self.failures.extend(first.map(|service| (service, why)));
         self.pending.extend(chunk);
@@ -234,12 +258,13 @@ impl Reconciler {
     fn write_chunk(
         &mut self,
         maps: &mut impl MapStore,
-        services: &[(ObjectName, Box<[PortPlan]>)],
+        services: &[(ObjectName, Waiting)],
         applied: &mut Applied,
     ) -> Result<(), MapError> {
         let mut chunk = Chunk::default();
         let written = self
             .stage(services, &mut chunk)
+            .and_then(|()| self.ensure_room(maps, &chunk))
             .and_then(|()| self.write_staged(maps, &chunk, &mut applied.rows));
         if let Err(e) = written {
             self.v4.unstage(chunk.v4);
@@ -255,11 +280,7 @@ impl Reconciler {
         Ok(())
     }
 
-    fn stage(
-        &mut self,
-        services: &[(ObjectName, Box<[PortPlan]>)],
-        chunk: &mut Chunk,
-    ) -> Result<(), MapError> {
+    fn stage(&mut self, services: &[(ObjectName, Waiting)], chunk: &mut Chunk) -> Result<(), MapError> {
         for (service, plans) in services {
             let mut ids: Vec<_> = self.services.ids_of(service).to_vec();
             let mut by_id: BTreeMap<(u32, Family), &PortPlan> = BTreeMap::new();
@@ -335,18 +356,18 @@ impl Reconciler {
         Ok(count + departed.len())
     }
 
-    /// Services that wait for their rows, each with the reason if it is known.
+    /// Services that wait for a write that should have worked, each with the reason if it is known.
     pub fn pending(&self) -> impl Iterator<Item = (&ObjectName, Option<&MapError>)> {
         self.pending.keys().map(|service| (service, self.failures.get(service)))
     }
 
-    /// Number of services, and of other things, that wait for a write.
+    /// Number of services, and of other things, that wait for a write that should have worked.
     pub fn pending_count(&self) -> usize {
         self.pending.len() + usize::from(self.node_pending) + usize::from(self.cleanup_failure.is_some())
     }
 
-    /// True while rows of a family wait for a write. A service of both families is written
-    /// as a whole, so it waits in both.
+    /// True while rows of a family wait for a write that should have worked. A service of both families is written
+    /// as a whole, so it waits in both. One that finds no room is its own affair.
     pub fn is_pending(&self, family: Family) -> bool {
         let holds = |service: &ObjectName| {
             self.services.ids_of(service).iter().any(|id| match family {

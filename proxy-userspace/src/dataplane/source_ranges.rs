@@ -41,6 +41,19 @@ impl<A: MapAddr> FamilyTable<A> {
         Ok(())
     }
 
+    /// Rows the kernel may hold, of all service ports.
+    pub(super) fn source_range_count(&self) -> usize {
+        self.source_ranges.values().map(SourceRanges::len).sum()
+    }
+
+    /// Of the ranges that are wanted, how many the kernel does not hold.
+    pub(super) fn new_source_ranges(&self, staged: &[Staged<A>]) -> usize {
+        let is_new = |port: &Staged<A>, row| {
+            self.source_ranges.get(&port.service).is_none_or(|known| !known.held.contains(row))
+        };
+        staged.iter().map(|port| port.source_ranges.iter().filter(|row| is_new(port, row)).count()).sum()
+    }
+
     /// Ranges that are not there yet.
     pub(super) fn write_source_ranges(
         &mut self,

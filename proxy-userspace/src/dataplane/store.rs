@@ -198,6 +198,8 @@ pub enum MapName {
     Devices,
     /// `device_status`.
     DeviceStatus,
+    /// `refused_services`.
+    RefusedServices,
 }
 
 impl MapName {
@@ -222,6 +224,7 @@ impl MapName {
             MapName::SocketLbExempt => "socket_lb_exempt",
             MapName::Devices => "devices",
             MapName::DeviceStatus => "device_status",
+            MapName::RefusedServices => "refused_services",
         }
     }
 }
@@ -251,6 +254,18 @@ pub enum MapError {
         /// The map.
         map: MapName,
         /// How many rows it has.
+        capacity: u32,
+    },
+    /// One Service needs more of the map than it may have; it works once the map is larger.
+    #[error("map {map}: the Service needs {rows} rows, and may have {share} of {capacity}")]
+    TooLarge {
+        /// The map.
+        map: MapName,
+        /// Rows that the Service needs.
+        rows: usize,
+        /// Rows that it may have.
+        share: usize,
+        /// How many rows the map has.
         capacity: u32,
     },
     /// The map does not exist or has another layout; trying again is of no use.

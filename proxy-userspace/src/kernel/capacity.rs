@@ -46,6 +46,7 @@ limits! {
     conntrack: None, kept from 1 / 2, ["conntrack_v4" * 1, "conntrack_v6" * 1];
     services: Some(maps::services::MOST), kept from 1 / 2, ["services" * 1];
     affinity: Some(maps::affinity::MOST), kept from 1 / 2, ["affinity_v4" * 1, "affinity_v6" * 1];
+    source_ranges: Some(maps::source_ranges::MOST), kept from 1 / 2, ["source_ranges_v4" * 1, "source_ranges_v6" * 1];
 }
 
 /// The most that maps grow to by themselves, as a multiple of what is configured, where that is less than
@@ -68,6 +69,7 @@ impl Limit {
             MapName::Conntrack => "conntrack",
             MapName::Services => "services",
             MapName::Affinity => "affinity",
+            MapName::SourceRanges => "source_ranges",
             _ => return None,
         };
         LIMITS.iter().find(|limit| limit.name == name)
@@ -229,6 +231,7 @@ mod tests {
             conntrack: CONNTRACK,
             services: 2_097_152,
             affinity: 2_097_152,
+            source_ranges: 1_048_576,
         };
         assert_eq!(Capacities::default().most(CONNTRACK), most);
         let much = Capacities { frontends: 131_073, ..Capacities::default() };

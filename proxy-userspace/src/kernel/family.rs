@@ -33,7 +33,7 @@ use super::{
     mmap::MappedArray,
     pins::Pins,
     sweep::ConnectionSweep,
-    trie::{ServiceAddr, cidr_rows, delete_from, range_key, range_rows, trie, trie_error},
+    trie::{self, ServiceAddr, cidr_rows, delete_from, range_key, range_rows, trie_error},
 };
 use crate::dataplane::{FamilyMaps, MapError, MapName};
 
@@ -145,8 +145,8 @@ impl<A: KernelAddr> KernelFamily<A> {
             backends: mapped(pins, names.backends)?,
             slots: mapped(pins, names.slots)?,
             node_addresses: HashTable::open(pins, names.node_addresses, MapName::NodeAddresses)?,
-            service_cidrs: trie(pins, names.service_cidrs)?,
-            source_ranges: trie(pins, names.source_ranges)?,
+            service_cidrs: trie::open(pins, names.service_cidrs)?,
+            source_ranges: trie::open(pins, names.source_ranges)?,
             conntrack: HashTable::open(pins, names.conntrack, MapName::Conntrack)?,
             affinity: HashTable::open(pins, names.affinity, MapName::Affinity)?,
             stale_sockets: HashTable::open(pins, names.stale_sockets, MapName::StaleSockets)?,
@@ -220,14 +220,15 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
             MapName::StaleWays => self.sweep.capacity(),
             MapName::Opened => self.opened.capacity(),
             MapName::Traffic => self.traffic.capacity(),
-            MapName::SourceRanges => maps::source_ranges::CAPACITY,
+            MapName::SourceRanges => trie::capacity(&self.source_ranges),
             MapName::ServiceCidrs => maps::service_cidrs::CAPACITY,
             // Of no family.
             MapName::Services
             | MapName::Settings
             | MapName::SocketLbExempt
             | MapName::Devices
-            | MapName::DeviceStatus => 0,
+            | MapName::DeviceStatus
+            | MapName::RefusedServices => 0,
         }
     }
 
@@ -312,9 +313,8 @@ impl<A: KernelAddr> FamilyMaps<A> for KernelFamily<A> {
     }
 
     fn put_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {
-        rows.iter()
-            .try_for_each(|row| self.source_ranges.insert(&range_key(row), 1, 0))
-            .map_err(trie_error(MapName::SourceRanges, "write a row"))
+        let written = rows.iter().try_for_each(|row| self.source_ranges.insert(&range_key(row), 1, 0));
+        written.map_err(|error| trie::write_error(&self.source_ranges, MapName::SourceRanges, error))
     }
 
     fn delete_source_ranges(&mut self, rows: &[SourceRange<A>]) -> Result<(), MapError> {

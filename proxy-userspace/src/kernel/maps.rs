@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::Hash,
     io,
 };
 
@@ -14,6 +15,7 @@ use proxy_common::{
     maps::{
         device_status::DeviceStatus,
         devices::Device,
+        refused_services::{self, RefusedKey, RefusedService},
         services::ServiceRow,
         settings::{Settings, flags::NONE_EXEMPT},
     },
@@ -23,7 +25,10 @@ use super::{
     bpf, error::KernelError, family::KernelFamily, hash::HashTable, next_hops::Routes, object, pins::Pins,
     xdp::XdpStatus,
 };
-use crate::dataplane::{MapError, MapName, MapStore};
+use crate::{
+    dataplane::{MapError, MapName, MapStore},
+    model::ObjectName,
+};
 
 /// All pinned maps, open for writing.
 pub struct KernelMaps {
@@ -34,6 +39,7 @@ pub struct KernelMaps {
     devices: HashTable,
     routes: Routes,
     device_status: HashTable,
+    refused_services: HashTable,
     socket_lb_exempt: HashTable,
 }
 
@@ -54,6 +60,7 @@ impl KernelMaps {
             devices: HashTable::open(pins, "devices", MapName::Devices)?,
             routes: Routes::open(pins)?,
             device_status: HashTable::open(pins, "device_status", MapName::DeviceStatus)?,
+            refused_services: HashTable::open(pins, "refused_services", MapName::RefusedServices)?,
             socket_lb_exempt: HashTable::open(pins, "socket_lb_exempt", MapName::SocketLbExempt)?,
         })
     }
@@ -79,6 +86,21 @@ impl KernelMaps {
     pub fn replace_xdp_status(&mut self, statuses: &[XdpStatus]) -> Result<(), MapError> {
         let rows: Vec<(u32, DeviceStatus)> = statuses.iter().map(XdpStatus::row).collect();
         replace(&mut self.device_status, &rows)
+    }
+
+    /// Makes `refused_services` hold exactly these Services, each with the reason, as far as there is room.
+    ///
+    /// # Errors
+    /// When a row cannot be read or written.
+    pub fn replace_refused<'a>(
+        &mut self,
+        refused: impl Iterator<Item = (&'a ObjectName, String)>,
+    ) -> Result<(), MapError> {
+        let row = |(service, reason): (&ObjectName, String)| {
+            (RefusedKey::new(&service.to_string()), RefusedService::new(&reason))
+        };
+        let rows: Vec<_> = refused.take(refused_services::CAPACITY as usize).map(row).collect();
+        replace(&mut self.refused_services, &rows)
     }
 
     /// Makes `socket_lb_exempt` hold exactly these cgroups. True if it did not before.
@@ -155,14 +177,18 @@ impl MapStore for KernelMaps {
     }
 }
 
-fn replace<V: Pod + PartialEq>(table: &mut HashTable, rows: &[(u32, V)]) -> Result<(), MapError> {
-    let held: HashMap<u32, V> = table.rows()?.into_iter().collect();
-    let wanted: HashMap<u32, V> = rows.iter().copied().collect();
+fn replace<K: Pod + Eq + Hash, V: Pod + PartialEq>(
+    table: &mut HashTable,
+    rows: &[(K, V)],
+) -> Result<(), MapError> {
+    let held: HashMap<K, V> = table.rows()?.into_iter().collect();
+    let wanted: HashMap<K, V> = rows.iter().copied().collect();
     let changed: Vec<_> =
         wanted.iter().filter(|(k, v)| held.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect();
     let gone: Vec<_> = held.keys().filter(|k| !wanted.contains_key(k)).copied().collect();
-    table.put(&changed)?;
-    table.delete(&gone)
+    // First what goes: it may be in the way.
+    table.delete(&gone)?;
+    table.put(&changed)
 }
 
 fn settings_error(verb: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {

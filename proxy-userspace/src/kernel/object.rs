@@ -50,6 +50,8 @@ pub struct Capacities {
     pub services: u32,
     /// Rows of `affinity`: clients with session affinity.
     pub affinity: u32,
+    /// Rows of `source_ranges`: ranges that load-balancer addresses are restricted to.
+    pub source_ranges: u32,
 }
 
 impl Default for Capacities {
@@ -61,6 +63,7 @@ impl Default for Capacities {
             conntrack: maps::conntrack::CAPACITY,
             services: maps::services::CAPACITY,
             affinity: maps::affinity::CAPACITY,
+            source_ranges: maps::source_ranges::CAPACITY,
         }
     }
 }
@@ -89,8 +92,8 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("NODE_ADDRS_V6", "node_addresses_v6", None),
     ("SERVICE_CIDR_V4", "service_cidrs_v4", None),
     ("SERVICE_CIDR_V6", "service_cidrs_v6", None),
-    ("SRC_RANGES_V4", "source_ranges_v4", None),
-    ("SRC_RANGES_V6", "source_ranges_v6", None),
+    ("SRC_RANGES_V4", "source_ranges_v4", Some(|c| c.source_ranges)),
+    ("SRC_RANGES_V6", "source_ranges_v6", Some(|c| c.source_ranges)),
     ("AFFINITY_V4", "affinity_v4", Some(|c| c.affinity)),
     ("AFFINITY_V6", "affinity_v6", Some(|c| c.affinity)),
     ("FRAGMENTS_V4", "fragments_v4", Some(|_| lru_capacity(maps::fragments::CAPACITY))),
@@ -116,6 +119,7 @@ pub(super) const MAPS: &[MapSpec] = &[
     ("SOCKET_EXEMPT", "socket_lb_exempt", None),
     ("DEVICES", "devices", None),
     ("DEVICE_STATUS", "device_status", None),
+    ("REFUSED", "refused_services", None),
     ("SETTINGS", "settings", None),
     ("SWEEP", "sweep", None),
     ("DROPS", "drops", None),

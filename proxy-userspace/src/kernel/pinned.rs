@@ -25,6 +25,7 @@ use proxy_common::{
         devices::Device,
         frontends::{Frontend, FrontendKey},
         netns_addresses::Netns,
+        refused_services::{RefusedKey, RefusedService},
         service_drops::ServiceDropKey,
         services::ServiceRow,
         socket_datagrams::ListedPair,
@@ -201,6 +202,15 @@ impl PinnedMaps {
     pub fn xdp_statuses(&self, name: impl Fn(u32) -> String) -> Result<Vec<XdpStatus>, KernelError> {
         let rows: Vec<(u32, DeviceStatus)> = self.rows("device_status")?;
         Ok(rows.iter().map(|(ifindex, row)| XdpStatus::read(*ifindex, name(*ifindex), row)).collect())
+    }
+
+    /// Services for which there is no room, each with the reason, by the agent's own record.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn refused_services(&self) -> Result<Vec<(String, String)>, KernelError> {
+        let rows: Vec<(RefusedKey, RefusedService)> = self.rows("refused_services")?;
+        Ok(rows.iter().map(|(key, row)| (key.name().to_owned(), row.reason().to_owned())).collect())
     }
 
     /// Refused packets and connections by reason, over all CPUs.

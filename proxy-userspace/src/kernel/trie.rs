@@ -4,7 +4,7 @@ use std::io;
 
 use aya::{
     Pod,
-    maps::{LpmTrie, MapData, lpm_trie::Key},
+    maps::{IterableMap as _, LpmTrie, MapData, lpm_trie::Key},
 };
 use proxy_common::maps::{service_cidrs::Prefix, source_ranges::SourceRange};
 
@@ -12,7 +12,7 @@ use super::{error::KernelError, family::KernelAddr, object, pins::Pins};
 use crate::dataplane::{MapError, MapName};
 
 /// Opens what is pinned.
-pub(super) fn trie<K: Pod>(pins: &Pins, name: &'static str) -> Result<LpmTrie<MapData, K, u32>, KernelError> {
+pub(super) fn open<K: Pod>(pins: &Pins, name: &'static str) -> Result<LpmTrie<MapData, K, u32>, KernelError> {
     let map = object::pinned(pins, name)?;
     LpmTrie::try_from(map).map_err(|source| KernelError::Map { name, source })
 }
@@ -57,17 +57,36 @@ pub(super) fn range_rows<A: KernelAddr>(
 
 /// The pinned rows of `service_cidrs`.
 pub(super) fn service_cidrs<A: KernelAddr>(pins: &Pins) -> Result<Vec<Prefix<A>>, KernelError> {
-    Ok(cidr_rows(&trie(pins, A::PINS.0.service_cidrs)?)?)
+    Ok(cidr_rows(&open(pins, A::PINS.0.service_cidrs)?)?)
 }
 
 /// The pinned rows of `source_ranges`.
 pub(super) fn source_ranges<A: KernelAddr>(pins: &Pins) -> Result<Vec<SourceRange<A>>, KernelError> {
-    Ok(range_rows(&trie(pins, A::PINS.0.source_ranges)?)?)
+    Ok(range_rows(&open(pins, A::PINS.0.source_ranges)?)?)
+}
+
+/// Rows that a trie has room for.
+pub(super) fn capacity<K: Pod>(trie: &LpmTrie<MapData, K, u32>) -> u32 {
+    trie.map().info().map_or(0, |info| info.max_entries())
 }
 
 /// Why rows of a trie could not be read or written.
 pub(super) fn trie_error(map: MapName, what: &str) -> impl Fn(aya::maps::MapError) -> MapError + '_ {
     move |e| MapError::Retryable { map, what: what.to_owned(), source: io::Error::other(e) }
+}
+
+/// Why a row could not be written to a trie.
+pub(super) fn write_error<K: Pod>(
+    trie: &LpmTrie<MapData, K, u32>,
+    map: MapName,
+    error: aya::maps::MapError,
+) -> MapError {
+    match &error {
+        aya::maps::MapError::SyscallError(failed) if failed.io_error.raw_os_error() == Some(libc::ENOSPC) => {
+            MapError::Full { map, capacity: capacity(trie) }
+        }
+        _ => trie_error(map, "write a row")(error),
+    }
 }
 
 /// Deletes a row, if it is there.

@@ -16,6 +16,8 @@ use super::{Balancing, Family, ObjectName, Protocol, Scopes};
 pub struct Service {
     /// Namespace and name.
     pub name: ObjectName,
+    /// `metadata.uid`; empty when unknown.
+    pub uid: Arc<str>,
     /// `metadata.creationTimestamp` in seconds since the epoch, 0 when unknown. The older
     /// of two services keeps an address that both claim.
     pub created: i64,
@@ -212,6 +214,7 @@ pub(crate) mod tests {
         let port = ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
         Service {
             name: ObjectName::new("ns", name),
+            uid: "".into(),
             created: 0,
             kind: ServiceType::ClusterIp,
             other_proxy: false,

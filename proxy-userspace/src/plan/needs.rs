@@ -19,6 +19,7 @@ pub struct Needs {
     pub frontends: [usize; 2],
     pub backends: [usize; 2],
     pub slots: [Slots; 2],
+    pub source_ranges: [usize; 2],
 }
 
 /// Slots of a family, where lookup tables have the size they should have.
@@ -52,6 +53,9 @@ pub fn needs(state: &State, config: &Config) -> Needs {
         needs.services += service.ports.len();
         for face in service.faces() {
             needs.frontends[face.claim.family as usize] += 1;
+        }
+        for family in Family::ALL {
+            needs.source_ranges[family as usize] += service.source_ranges(family).len() * service.ports.len();
         }
     }
     for family in Family::ALL {

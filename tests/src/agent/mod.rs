@@ -135,6 +135,11 @@ impl Agent {
         self.bpffs.path().join("shunt")
     }
 
+    /// The pin of a map that is in use.
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.pins().join("current/maps").join(name)
+    }
+
     /// Feeds the agent by this API server from its next start on.
     pub fn follow(&mut self, api_server: Shown) {
         self.api_server = Some(api_server);

@@ -39,9 +39,9 @@ impl Scene {
         let socket_lb = setting.socket_lb;
         let name = case.node.get("name").and_then(Value::as_str).context("the node has no name")?;
         let addresses: Vec<IpAddr> = serde_json::from_value(case.node["addresses"].clone())?;
-        let (mut kube_proxy, mut shunt) = (kube_proxy(&case.config), Agent::small(socket_lb));
+        let (mut kube_proxy, shunt) = (kube_proxy(&case.config), Agent::small(socket_lb));
         if case.proxy_state.is_some() {
-            overdue::configure(&mut kube_proxy, &mut shunt);
+            overdue::configure(&mut kube_proxy);
         }
         let mut agent = Agent::prepare(name, &kube_proxy, &shunt)?;
         let inside = Worker::start(Some(&agent.cgroup))?;

@@ -144,11 +144,11 @@ fn source_ports_that_run_out_are_told_about_the_node() -> Result<()> {
     world.wait_in_sync()?;
     world.stay_open(4, OUTSIDE, NODE_PORT)?;
     world.soon_dropped("snat-ports-exhausted", Proto::Tcp, OUTSIDE, NODE_PORT)?;
-    let told = world.soon_tells("SnatPortsAlmostExhausted")?;
+    let told = world.soon_tells((Kind::Node, objects::NODE), "SnatPortsAlmostExhausted")?;
     assert!(told.starts_with("4 of 4 source ports of "), "{told}");
     assert!(told.contains(&format!("towards {FIRST}:8080/TCP")), "{told}");
     world.soon_dropped("snat-ports-exhausted", Proto::Tcp, OUTSIDE, NODE_PORT)?;
-    let told = world.soon_tells("SnatPortsExhausted")?;
+    let told = world.soon_tells((Kind::Node, objects::NODE), "SnatPortsExhausted")?;
     assert!(told.contains("because no source port was left"), "{told}");
     Ok(())
 }
@@ -170,4 +170,26 @@ fn the_taint_goes_when_services_work() -> Result<()> {
     // A node that registers anew has it again.
     world.put(&[objects::node_with_taints(&[OTHERS, OURS])])?;
     world.soon_has_taints(&[OTHERS])
+}
+
+#[test]
+fn a_service_without_room_has_an_event_and_keeps_no_taint() -> Result<()> {
+    const OURS: &str = "shunt.dev/agent-not-ready:NoSchedule";
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["nodeTaint"] = OURS.into();
+    shunt["maps"]["frontends"] = 16.into();
+    let mut world = World::configured(&shunt)?;
+    let too_large = objects::service_of_ports("too-large", "172.30.0.99", 140);
+    world.put(&[
+        objects::node_with_taints(&[OURS]),
+        objects::service(),
+        objects::slice(&[FIRST]),
+        too_large,
+    ])?;
+    world.start_agent()?;
+    world.soon_has_taints(&[])?;
+    world.reaches("first", Proto::Tcp, CLIENT, VIP)?;
+    let told = world.soon_tells((Kind::Service, "too-large"), "NoRoom")?;
+    assert!(told.contains("map frontends: the Service needs 141 rows"), "{told}");
+    Ok(())
 }

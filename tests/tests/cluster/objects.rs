@@ -42,6 +42,13 @@ pub(crate) fn service_with_port(number: u16) -> Object {
     (kind, value)
 }
 
+/// Another Service, of so many ports.
+pub(crate) fn service_of_ports(name: &str, address: &str, count: u16) -> Object {
+    let ports: Vec<_> = (1..=count).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    let spec = json!({"clusterIP": address, "ports": ports});
+    (Kind::Service, json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}))
+}
+
 /// The IPv4 endpoints of the service.
 pub(crate) fn slice(addresses: &[&str]) -> Object {
     slice_of(NAME, "web-v4", "IPv4", addresses)

@@ -207,15 +207,17 @@ impl World {
         self.soon(|| self.reaches(server, proto, from, to))
     }
 
-    /// Before long there is an Event of this reason about the node; what it says.
-    pub(crate) fn soon_tells(&self, reason: &str) -> Result<String> {
+    /// Before long there is an Event of this reason about an object of this kind and name, with its UID; what it says.
+    pub(crate) fn soon_tells(&self, (kind, name): (Kind, &str), reason: &str) -> Result<String> {
+        let kind = format!("{kind:?}");
         let told = || {
             self.control_plane.with_client(&self.stage.node, async |client| {
                 let events = Api::<Event>::namespaced(client, NAMESPACE).list(&ListParams::default()).await?;
                 let about = |event: &Event| {
                     let regarding = event.regarding.as_ref();
-                    regarding
-                        .is_some_and(|o| o.kind.as_deref() == Some("Node") && o.name.as_deref() == Some(NODE))
+                    regarding.is_some_and(|o| {
+                        (o.kind.as_deref(), o.name.as_deref()) == (Some(&kind), Some(name)) && o.uid.is_some()
+                    })
                 };
                 let fits = |event: &Event| event.reason.as_deref() == Some(reason) && about(event);
                 let event = events.items.into_iter().find(fits);

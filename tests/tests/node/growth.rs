@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use aya::maps::loaded_maps;
 use proxy_common::{Ip4, Ip6};
 use proxy_userspace::kernel::KernelAddr;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fmt::Write,
@@ -99,6 +99,35 @@ fn what_exists_at_the_start_finds_room_at_once() -> Result<()> {
     for to in ["10.96.0.20:90", "[fd00:96::20]:90"] {
         answer(&cluster, Pod(0, 1), LINE, to)?;
     }
+    Ok(())
+}
+
+#[test]
+fn maps_grow_for_a_service_that_may_not_have_so_much_of_them() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::Off);
+    shunt["maps"]["frontends"] = 128.into();
+    let mut cluster = Cluster::build(1, &shunt)?;
+    let mut objects = manifests::two_nodes()?;
+    cluster.start(&objects)?;
+    let ports: Vec<_> = (1..=80).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "demo", "name": "large"},
+        "spec": {"clusterIP": "10.96.0.99", "ports": ports},
+    }));
+    let node = &mut cluster.nodes[0];
+    node.agent.write(&objects)?;
+    node.agent
+        .wait_for("that it has no room", |line| line.message().starts_with("no room for what is wanted"))?;
+    node.agent.wait_for("that it has room", |line| {
+        line.message() == "the Service has the room it needs, or is gone"
+    })?;
+    soon(|| {
+        let room = capacity(node, "frontends", "IPv4")?;
+        ensure!(room == 256, late!("room for {room}: twice as much is enough"));
+        Ok(())
+    })?;
+    let listed = node.agent.shunt(&node.host.netns, &["service", "list", "--address", "10.96.0.99"])?;
+    ensure!(listed.lines().filter(|line| line.contains("demo/large")).count() == 80, "{listed}");
     Ok(())
 }
 

@@ -2,9 +2,10 @@
 
 use crate::{
     http::{HEALTH, METRICS, get},
-    world::{soon, two_nodes},
+    metrics::gauge,
+    world::{LINE, answer, soon, two_nodes},
 };
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::{
     sys::{
         ptrace,
@@ -13,10 +14,12 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 use tests::{
     agent::{Agent, SocketLb},
+    freeze::freeze,
     late, manifests,
-    topology::cluster::{Cluster, Node},
+    topology::cluster::{Cluster, Node, Origin::Pod},
 };
 
 fn ask(node: &Node, path: &str) -> Result<(u16, Value)> {
@@ -106,38 +109,102 @@ fn answers_are_counted(node: &Node) -> Result<()> {
 fn impatient() -> Result<Cluster> {
     let mut shunt = Agent::small(SocketLb::Off);
     shunt["maps"]["frontends"] = 128.into();
+    shunt["maps"]["services"] = 4096.into();
     let cluster = Cluster::build(1, &shunt)?;
     let periods = json!({"nftables": {"syncPeriod": "1s", "minSyncPeriod": "100ms"}, "mode": "nftables"});
     cluster.nodes[0].agent.configure(&periods, &shunt)?;
     Ok(cluster)
 }
 
+/// A Service of so many ports.
+fn with_ports(name: &str, address: &str, count: u16) -> Value {
+    let ports: Vec<_> = (1..=count).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "demo", "name": name},
+        "spec": {"clusterIP": address, "ports": ports},
+    })
+}
+
 #[test]
-fn rows_that_find_no_room_for_two_sync_periods_make_the_node_unhealthy() -> Result<()> {
+fn rows_that_cannot_be_written_for_two_sync_periods_make_the_node_unhealthy() -> Result<()> {
     let mut cluster = impatient()?;
-    let objects = manifests::two_nodes()?;
+    let mut objects = manifests::two_nodes()?;
     cluster.start(&objects)?;
-    wait_for(&cluster.nodes[0], 200, 200)?;
-    // More than there is room for when the maps have grown as far as they may.
-    let ports: Vec<_> = (1..=2100).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
-    let too_large = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "demo", "name": "too-large"},
-        "spec": {"clusterIP": "10.96.0.99", "ports": ports},
-    });
-    let mut more = objects.clone();
-    more.push(too_large);
-    cluster.nodes[0].agent.write(&more)?;
-    let body = wait_for(&cluster.nodes[0], 503, 503)?;
+    let node = &mut cluster.nodes[0];
+    wait_for(node, 200, 200)?;
+    freeze(&node.agent.map("frontends_v4"))?;
+    objects.push(with_ports("late", "10.96.0.99", 1));
+    node.agent.write(&objects)?;
+    let body = wait_for(node, 503, 503)?;
     ensure!(
         body["status"]["IPv4"]["healthy"] == false && body["status"]["IPv6"]["healthy"] == true,
         "{body}"
     );
     ensure!(body["nodeEligible"] == true && body["lastUpdated"] != body["currentTime"], "{body}");
-    let text = get(&cluster.nodes[0], METRICS, "/metrics")?;
+    let text = get(node, METRICS, "/metrics")?;
     let pending = "kubeproxy_sync_proxy_rules_service_changes_pending 1\n";
     ensure!(text.text()?.contains(pending), "{}", text.text()?);
+    objects.pop();
+    // Its rows may be there in part, and cannot be taken back either.
+    node.agent.write(&objects)?;
+    node.agent.stop()?;
+    let mut other_size = Agent::small(SocketLb::Off);
+    other_size["maps"]["frontends"] = 256.into();
+    node.agent.configure(&json!({}), &other_size)?;
+    node.agent.start(&node.host.netns)?;
+    wait_for(node, 200, 200).map(drop)
+}
+
+#[test]
+fn a_service_without_room_concerns_nobody_else() -> Result<()> {
+    const TO: &str = "10.96.0.20:90";
+    let mut cluster = impatient()?;
+    let mut objects = manifests::two_nodes()?;
+    // It may have half of a table, and this is more than half of the largest that there will be.
+    objects.push(with_ports("too-large", "10.96.0.99", 1_100));
+    cluster.start(&objects)?;
+    answer(&cluster, Pod(0, 1), LINE, TO)?;
+    let reason = "map frontends: the Service needs 1101 rows, and may have 1024 of 2048";
+    let listed = cluster.nodes[0].agent.shunt(&cluster.nodes[0].host.netns, &["service", "list"])?;
+    let row = listed.lines().find(|line| line.contains("demo/too-large")).context("a row of the Service")?;
+    ensure!(row.contains("refused") && row.contains(reason), "{listed}");
+    // Late is what waits for two seconds.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        for path in ["/healthz", "/livez"] {
+            let (code, body) = ask(&cluster.nodes[0], path)?;
+            ensure!(code == 200, "{path}: {body}");
+        }
+    }
+    let refused =
+        |cluster: &Cluster| gauge(&cluster.nodes[0], "shunt_services_refused", &[("map", "frontends")]);
+    ensure!(refused(&cluster)? == 1.0, "it is counted");
+    let told = |cluster: &Cluster| {
+        let lines = cluster.nodes[0].agent.lines();
+        lines
+            .iter()
+            .filter(|line| line.message().starts_with("no room for what is wanted of the Service"))
+            .count()
+    };
+    ensure!(told(&cluster) == 1, "it is told {} times", told(&cluster));
+    // Others come and go, and so does what there is too much of.
+    objects.push(with_ports("later", "10.96.0.98", 1));
     cluster.nodes[0].agent.write(&objects)?;
-    wait_for(&cluster.nodes[0], 200, 200).map(drop)
+    cluster.nodes[0].agent.wait_in_sync()?;
+    let listed = cluster.nodes[0].agent.shunt(&cluster.nodes[0].host.netns, &["service", "list"])?;
+    ensure!(listed.contains("10.96.0.98:1"), "{listed}");
+    objects.retain(|object| object["metadata"]["name"] != "too-large");
+    objects.push(with_ports("too-large", "10.96.0.99", 1));
+    cluster.nodes[0].agent.write(&objects)?;
+    cluster.nodes[0].agent.wait_in_sync()?;
+    soon(|| {
+        ensure!(refused(&cluster)? == 0.0, late!("it still counts as refused"));
+        Ok(())
+    })?;
+    let listed = cluster.nodes[0].agent.shunt(&cluster.nodes[0].host.netns, &["service", "list"])?;
+    ensure!(listed.contains("10.96.0.99:1") && !listed.contains("refused"), "{listed}");
+    ensure!(told(&cluster) == 1, "it is told {} times", told(&cluster));
+    Ok(())
 }
 
 /// A thread of a process that stands still until this is dropped, while the others go on.

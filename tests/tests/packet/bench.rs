@@ -121,6 +121,7 @@ impl Bench {
             conntrack: rows,
             services: 64,
             affinity: 256,
+            source_ranges: 256,
         };
         let options = Options {
             bpffs: root.clone(),

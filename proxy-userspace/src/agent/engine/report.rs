@@ -27,7 +27,8 @@ impl Engine {
     pub(in crate::agent) fn report_in_sync(&self, synced: Synced, took: Duration, source: &WatchMetrics) {
         let (revision, services) = (self.revision, self.state.services().count());
         let (frontends, backends) = self.reconciler.counts();
-        let (writes, pending, duration_us) = (synced.rows, synced.pending, took.as_micros() as u64);
+        let Synced { rows: writes, pending, refused } = synced;
+        let duration_us = took.as_micros() as u64;
         let versions = (!self.versions.is_empty()).then(|| self.versions.to_string());
         let resource_versions = versions.as_deref();
         let (rejected, unreadable) = (source.rejected_total(), source.files_failed());
@@ -35,7 +36,7 @@ impl Engine {
             ($level:ident) => {
                 $level!(
                     target: "shunt::agent",
-                    revision, services, frontends, backends, writes, pending, duration_us,
+                    revision, services, frontends, backends, writes, pending, refused, duration_us,
                     rejected, unreadable, resource_versions, "in sync"
                 )
             };

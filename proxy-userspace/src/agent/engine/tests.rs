@@ -74,7 +74,7 @@ fn a_restart_writes_nothing_and_what_is_gone_meanwhile_goes() {
 
     let mut second = engine(&mut maps);
     second.absorb(initial(&(NODE.to_owned() + &service("a", 1) + &service("b", 2))));
-    assert_eq!(second.sync(&mut maps), Synced { rows: 0, pending: 0 });
+    assert_eq!(second.sync(&mut maps), Synced::default());
 
     let mut third = engine(&mut maps);
     third.absorb(initial(&(NODE.to_owned() + &service("b", 2))));
@@ -90,7 +90,8 @@ fn what_there_is_tells_how_many_rows_it_needs() {
     engine.absorb(initial(&(NODE.to_owned() + &shared + &service("c", 3))));
     let slots = plan::Slots { all: 3, largest_table: 0 };
     let slots = [slots, plan::Slots::default()];
-    let expected = plan::Needs { services: 3, frontends: [6, 0], backends: [2, 0], slots };
+    let expected =
+        plan::Needs { services: 3, frontends: [6, 0], backends: [2, 0], slots, ..Default::default() };
     assert_eq!(engine.needs(), expected);
     engine.sync(&mut maps);
     assert_eq!((maps.services.len(), maps.v4.frontends.len()), (3, 6));

@@ -182,7 +182,8 @@ impl Desired {
         let waiting = reconciler.pending().map(|(service, error)| {
             (service.to_string(), error.map_or_else(|| "waits for others".to_owned(), ToString::to_string))
         });
-        let failures = node.chain(waiting).collect();
+        let refused = reconciler.refused().map(|(service, error)| (service.to_string(), error.to_string()));
+        let failures = node.chain(waiting).chain(refused).collect();
         Ok(Written { before, after, rows, failures })
     }
 
@@ -207,9 +208,9 @@ impl Desired {
 
     /// The room that an agent gives maps which have as much as `present`.
     fn room(&self, present: Room) -> Room {
-        let Room { services, frontends, backends, slots } = present;
+        let Room { services, frontends, backends, slots, source_ranges } = present;
         let configured = self.config.maps;
-        let present = Capacities { services, frontends, backends, slots, ..configured };
+        let present = Capacities { services, frontends, backends, slots, source_ranges, ..configured };
         let needs = plan::needs(&self.state, &self.config.model);
         let most = configured.most(configured.conntrack);
         room(&agent::fitting(&needs, present, &most).unwrap_or(present))
@@ -217,6 +218,6 @@ impl Desired {
 }
 
 fn room(capacities: &Capacities) -> Room {
-    let Capacities { services, frontends, backends, slots, .. } = *capacities;
-    Room { services, frontends, backends, slots }
+    let Capacities { services, frontends, backends, slots, source_ranges, .. } = *capacities;
+    Room { services, frontends, backends, slots, source_ranges }
 }

@@ -12,6 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use proxy_common::maps::frontends::Kind;
 use serde::Serialize;
 
+use self::build::refused;
 pub use self::build::{frontends, rule_words, sort};
 use super::{
     ListArgs, Listed, Stored,
@@ -27,6 +28,9 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
     /// Show the addresses services answer on, their policies and their backends.
+    ///
+    /// A Service of kind `refused` has no room for what is wanted of it, for the reason that stands in the
+    /// place of its backends; what it had before is still served, and stands in rows of its own.
     ///
     /// A backend marked * runs on this node. CONNECTIONS are open ones whose packets are rewritten;
     /// connections that socket LB translated when they were opened need no tracking and are not among
@@ -124,6 +128,9 @@ pub struct FrontendView {
     pub counts: Option<Counts>,
     /// Who answers.
     pub backends: Vec<BackendView>,
+    /// Of a Service for which there is no room, the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// How each class of clients is served.
@@ -191,7 +198,7 @@ impl Listed for FrontendView {
 
     /// Rows for a whole address only say that its other ports are refused.
     fn is_detail(&self) -> bool {
-        self.port == 0
+        self.port == 0 && self.refused.is_none()
     }
 }
 
@@ -200,6 +207,7 @@ impl Stored for FrontendView {
         let tables = Tables::read(bpffs, filter.at.numeric)?;
         let mut views = frontends(&tables.v4, &tables.names);
         views.extend(frontends(&tables.v6, &tables.names));
+        views.extend(tables.refused.into_iter().map(|(service, reason)| refused(service, reason)));
         sort(&mut views);
         Ok(views)
     }
@@ -290,7 +298,7 @@ fn opened(counts: Option<Counts>) -> Value {
 
 fn lines_or_none(view: &FrontendView, lines: Vec<String>) -> Value {
     match view.port {
-        0 => Value::None,
+        0 => view.refused.as_deref().map_or(Value::None, Value::from),
         _ if lines.is_empty() => "<none>".into(),
         _ => Value::Lines(lines),
     }

@@ -83,6 +83,11 @@ pub const SHUNT: &[Field] = &[
     ),
     honoured("maps.services", Restart, "rows to begin with: service ports"),
     honoured("maps.affinity", Restart, "rows to begin with: clients with session affinity"),
+    honoured(
+        "maps.sourceRanges",
+        Restart,
+        "rows to begin with: `loadBalancerSourceRanges`, for each port of a Service",
+    ),
     honoured("bpffs", Restart, "directory for pins, on a bpf file system"),
     honoured("cgroup", Restart, "root of cgroup2; found in the mount table when empty"),
     honoured("logging.format", Restart, "`text` or `json`; wins over the same field of kube-proxy"),

@@ -136,23 +136,84 @@ fn tampering_is_repaired_and_counted() {
 }
 
 #[test]
-fn a_service_that_does_not_fit_holds_up_no_other() {
+fn a_service_that_is_too_large_holds_up_no_other() {
     let (mut maps, mut reconciler) = fresh(8);
     reconciler.update(name("a"), vec![plan("a", V4, 1, &[2, 4])]);
-    reconciler.update(name("big"), vec![plan("big", V4, 2, &[10, 12, 14, 16, 18, 20, 22, 24, 26])]);
+    reconciler.update(name("big"), vec![plan("big", V4, 2, &[10, 12, 14, 16, 18])]);
     reconciler.update(name("c"), vec![plan("c", V4, 3, &[6])]);
     let applied = reconciler.apply(&mut maps);
-    assert_eq!((applied.services, applied.failed), (2, 1));
+    assert_eq!((applied.services, applied.failed), (2, 0));
     assert_eq!(meaning(&maps), wanted(&[plan("a", V4, 1, &[2, 4]), plan("c", V4, 3, &[6])]));
-    let pending: Vec<_> = reconciler.pending().collect();
-    assert_eq!(pending.len(), 1);
-    assert_eq!(*pending[0].0, name("big"));
-    assert!(matches!(pending[0].1, Some(MapError::Full { map: MapName::Backends, capacity: 8 })));
+    assert_eq!(
+        (reconciler.pending_count(), [V4, V6].map(|family| reconciler.is_pending(family))),
+        (0, [false; 2])
+    );
+    let refused: Vec<_> = reconciler.refused().collect();
+    assert!(
+        matches!(
+            refused[..],
+            [(service, MapError::TooLarge { map: MapName::Backends, rows: 5, share: 4, capacity: 8 })]
+                if *service == name("big")
+        ),
+        "{refused:?}"
+    );
 
+    assert_eq!(reconciler.retry_refused(&mut maps), Applied::default(), "the map is as small as before");
     reconciler.update(name("big"), vec![plan("big", V4, 2, &[10])]);
-    assert_eq!(reconciler.apply(&mut maps).failed, 0);
-    assert_eq!(reconciler.pending_count(), 0);
+    assert_eq!(reconciler.apply(&mut maps).services, 1);
+    assert_eq!((reconciler.pending_count(), reconciler.refused_count()), (0, 0));
     assert_eq!(leftovers(&maps), 0);
+}
+
+#[test]
+fn a_service_that_finds_no_room_leaves_no_trace_and_is_tried_again_when_there_is_some() {
+    let mut maps = MemoryMaps::with_room(Room { frontends: 8, ..Room::each(64) });
+    let mut reconciler = Reconciler::adopt(&mut maps).expect("empty maps");
+    reconciler.prune();
+    let two = |service: &str, place: u8| {
+        [place, place + 1].map(|place| plan(service, V4, place, &[place])).map(|mut plan| {
+            plan.name.port = format!("p{:?}", plan.frontends[0].addr).into();
+            plan
+        })
+    };
+    let (a, b, c) = (two("a", 1), two("b", 3), two("c", 5));
+    for (service, plans) in [("a", &a), ("b", &b), ("c", &c)] {
+        reconciler.update(name(service), plans.to_vec());
+    }
+    assert_eq!(reconciler.apply(&mut maps).services, 2);
+    let served = [a.clone(), b.clone()].concat();
+    assert_eq!(meaning(&maps), wanted(&served), "not half of the third one either");
+    assert_eq!((leftovers(&maps), maps.services.len()), (0, 4));
+    let why = reconciler.refused().next().expect("the third").1;
+    assert!(matches!(why, MapError::Full { map: MapName::Frontends, capacity: 8 }), "{why:?}");
+    assert!(!reconciler.may_have_room());
+
+    // What others want is written, and what the refused one wants now counts.
+    let changed = [plan("b", V4, 3, &[30])];
+    reconciler.update(name("b"), changed.to_vec());
+    assert_eq!(reconciler.apply(&mut maps).services, 1);
+    assert!(reconciler.may_have_room(), "one port has gone");
+    reconciler.retry_refused(&mut maps);
+    assert_eq!((reconciler.refused_count(), reconciler.may_have_room()), (1, false));
+    reconciler.remove(name("a"));
+    reconciler.apply(&mut maps);
+    assert!(reconciler.may_have_room());
+    assert_eq!(reconciler.retry_refused(&mut maps).services, 1);
+    assert_eq!(meaning(&maps), wanted(&[&changed[..], &c].concat()));
+    assert_eq!((reconciler.refused_count(), leftovers(&maps)), (0, 0));
+}
+
+#[test]
+fn ranges_without_room_refuse_their_service() {
+    let mut maps = MemoryMaps::with_room(Room { source_ranges: 3, ..Room::each(64) });
+    let mut reconciler = Reconciler::adopt(&mut maps).expect("empty maps");
+    for (service, place) in [("a", 2), ("b", 4), ("c", 6), ("d", 8)] {
+        reconciler.update(name(service), vec![plan(service, V4, place, &[place])]);
+    }
+    reconciler.apply(&mut maps);
+    let refused: Vec<_> =
+        reconciler.refused().map(|(service, why)| (service.clone(), why.to_string())).collect();
+    assert_eq!(refused, [(name("d"), "map source_ranges is full (3 rows)".to_owned())]);
 }
 
 #[test]
@@ -228,7 +289,7 @@ fn a_lingering_backend_keeps_its_row_however_many_services_come_first() {
 
 #[test]
 fn backends_of_an_earlier_agent_make_room_where_there_is_none() {
-    let mut maps = MemoryMaps::with_room(Room { services: 64, frontends: 64, backends: 4, slots: 64 });
+    let mut maps = MemoryMaps::with_room(Room { backends: 7, ..Room::each(64) });
     let mut reconciler = Reconciler::adopt(&mut maps).expect("empty maps");
     reconciler.update(name("a"), vec![plan("a", V4, 1, &[1, 2, 3])]);
     assert_eq!(reconciler.apply(&mut maps).failed, 0);
@@ -276,6 +337,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Rows that no history needs more of.
+const ENOUGH: u32 = 48;
+
 /// A history and the plans it leads to. Services compete for a few addresses; the last to
 /// ask for one has it, and the others go without any.
 struct History {
@@ -286,7 +350,12 @@ struct History {
 
 impl History {
     fn run(steps: &[Step]) -> Self {
-        let (maps, reconciler) = fresh(48);
+        Self::run_in(ENOUGH, steps)
+    }
+
+    /// In maps with room for so many rows each.
+    fn run_in(capacity: u32, steps: &[Step]) -> Self {
+        let (maps, reconciler) = fresh(capacity);
         let mut history = Self { maps, reconciler, plans: BTreeMap::new() };
         steps.iter().for_each(|step| history.step(step));
         history
@@ -361,11 +430,34 @@ proptest! {
         prop_assert_eq!(history.maps.rows_written(), rows);
     }
 
+    /// However little room there is: what finds some is served as planned, and the rest waits for nothing else.
+    #[test]
+    fn who_finds_no_room_concerns_nobody_else(
+        capacity in 2..ENOUGH,
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut history = History::run_in(capacity, &steps);
+        history.settle();
+        prop_assert_eq!(history.reconciler.pending_count(), 0);
+        let refused: Vec<_> = history.reconciler.refused().map(|(service, _)| service.clone()).collect();
+        history.plans.retain(|service, _| !refused.contains(&name(NAMES[*service])));
+        // What a write that failed has left of a Service that then found no room is put right here.
+        history.reconciler.full_sync(&mut history.maps).expect("memory");
+        prop_assert_eq!(history.reconciler.full_sync(&mut history.maps).expect("memory").total(), 0);
+        let actual = meaning(&history.maps);
+        for (frontend, leads) in history.wanted() {
+            prop_assert_eq!(actual.get(&frontend), Some(&leads), "{}, refused: {:?}", frontend, refused);
+        }
+    }
+
     /// At every instant each frontend leads to rows that exist, and to those of one plan,
     /// an old or a new one. Between two plans the source ranges of both are open.
     #[test]
-    fn no_half_state_is_ever_visible(steps in prop::collection::vec(step(), 1..40)) {
-        let mut history = History::run(&[]);
+    fn no_half_state_is_ever_visible(
+        capacity in 2..ENOUGH,
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut history = History::run_in(capacity, &[]);
         let mut planned: Vec<Meaning> = vec![Meaning::new()];
         for step in &steps {
             history.step(step);
@@ -384,8 +476,11 @@ proptest! {
 
     /// A program that has read a frontend finds its backends, however long it takes.
     #[test]
-    fn nothing_is_used_again_while_it_is_read(steps in prop::collection::vec(step(), 1..60)) {
-        let mut history = History::run(&[]);
+    fn nothing_is_used_again_while_it_is_read(
+        capacity in 2..ENOUGH,
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut history = History::run_in(capacity, &[]);
         history.maps.v4.readers = Some(Readers::default());
         history.maps.v6.readers = Some(Readers::default());
         steps.iter().for_each(|step| history.step(step));
@@ -396,8 +491,8 @@ proptest! {
 
     /// When everything goes, nothing is left behind.
     #[test]
-    fn nothing_leaks(steps in prop::collection::vec(step(), 1..40)) {
-        let mut history = History::run(&steps);
+    fn nothing_leaks(capacity in 2..ENOUGH, steps in prop::collection::vec(step(), 1..40)) {
+        let mut history = History::run_in(capacity, &steps);
         for service in 0..NAMES.len() {
             history.step(&Step::Remove(service));
         }

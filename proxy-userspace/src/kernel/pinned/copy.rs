@@ -24,6 +24,7 @@ impl PinnedMaps {
             frontends: self.size("frontends_v4")?.capacity,
             backends: self.size("backends_v4")?.capacity,
             slots: self.size("slots_v4")?.capacity,
+            source_ranges: self.size("source_ranges_v4")?.capacity,
         };
         let mut copy = MemoryMaps::with_room(room);
         copy.services = self.services()?.into_iter().collect();

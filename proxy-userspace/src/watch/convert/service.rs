@@ -39,6 +39,7 @@ fn service(object: &ApiService, ignored: &mut Ignored) -> Result<Service, Reject
     let labels = metadata.labels.as_ref();
     Ok(Service {
         name: require_name(object.key())?,
+        uid: metadata.uid.as_deref().unwrap_or_default().into(),
         created: metadata.creation_timestamp.as_ref().map_or(0, |t| t.0.as_second()),
         kind,
         other_proxy: labels.is_some_and(|l| l.contains_key(PROXY_NAME)),

@@ -1,5 +1,5 @@
-//! Events about the node, for those who look at the cluster and not at this agent's log
-//! (`kubectl describe node`). Nothing depends on them: what cannot be published is dropped.
+//! Events about the node and about Services, for those who look at the cluster and not at this agent's log
+//! (`kubectl describe`). Nothing depends on them: what cannot be published is dropped.
 
 use std::sync::Arc;
 
@@ -11,12 +11,25 @@ use kube::{
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
+use crate::model::ObjectName;
+
 /// Events that may wait for the API server; more than that says nothing new.
 const WAITING: usize = 16;
 
-/// Something that the node's operator should know.
+/// What an event is shown with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    /// This node.
+    Node,
+    /// A Service, with its UID.
+    Service(ObjectName, Arc<str>),
+}
+
+/// Something that an operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
+    /// What it is shown with.
+    pub about: About,
     /// One word for what it is.
     pub reason: &'static str,
     /// What it is about; notices of one reason and subject are counted as one event.
@@ -25,19 +38,19 @@ pub struct Notice {
     pub note: String,
 }
 
-/// Publishes notices as Kubernetes Events on this node.
+/// Publishes notices as Kubernetes Events.
 #[derive(Clone, Debug)]
-pub struct NodeEvents {
+pub struct Events {
     notices: mpsc::Sender<Notice>,
 }
 
-impl NodeEvents {
+impl Events {
     /// Starts publishing for the node of that name.
     pub fn start(client: &Client, node_name: &str) -> Self {
         let (notices, waiting) = mpsc::channel(WAITING);
         let reporter = Reporter { controller: "shunt".into(), instance: Some(node_name.into()) };
         let recorder = Recorder::new(client.clone(), reporter);
-        tokio::spawn(publish(recorder, node(node_name), waiting));
+        tokio::spawn(publish(recorder, node_name.into(), waiting));
         Self { notices }
     }
 
@@ -60,10 +73,24 @@ fn node(name: &str) -> ObjectReference {
     }
 }
 
-async fn publish(recorder: Recorder, node: ObjectReference, mut waiting: mpsc::Receiver<Notice>) {
-    let node = Arc::new(node);
+fn service(name: &ObjectName, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Service".into()),
+        namespace: Some(name.namespace.to_string()),
+        name: Some(name.name.to_string()),
+        uid: Some(uid.into()),
+        ..ObjectReference::default()
+    }
+}
+
+async fn publish(recorder: Recorder, node_name: String, mut waiting: mpsc::Receiver<Notice>) {
     let mut failing = false;
     while let Some(notice) = waiting.recv().await {
+        let about = match &notice.about {
+            About::Node => node(&node_name),
+            About::Service(name, uid) => service(name, uid),
+        };
         let event = Event {
             type_: EventType::Warning,
             reason: notice.reason.into(),
@@ -71,12 +98,12 @@ async fn publish(recorder: Recorder, node: ObjectReference, mut waiting: mpsc::R
             action: notice.subject,
             secondary: None,
         };
-        match recorder.publish(&event, &node).await {
+        match recorder.publish(&event, &about).await {
             Ok(()) => failing = false,
             Err(error) if std::mem::replace(&mut failing, true) => debug!(%error, "cannot publish an event"),
             Err(error) => warn!(
                 %error,
-                "cannot publish events about the node; it takes the right to create and patch events.events.k8s.io"
+                "cannot publish events; it takes the right to create and patch events.events.k8s.io"
             ),
         }
     }

@@ -14,7 +14,7 @@ use kube::{Api, Client, core::PartialObjectMeta, runtime::watcher};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-pub use self::events::{NodeEvents, Notice};
+pub use self::events::{About, Events, Notice};
 pub use self::node_taint::NodeTaint;
 use self::{
     credentials::Credentials,

@@ -129,7 +129,7 @@ fn the_agent_needs_no_other_rights_than_the_charts() -> Result<()> {
     // An event is published when source ports run out.
     world.stay_open(4, "203.0.113.2", "192.168.0.2:30080")?;
     world.soon_dropped("snat-ports-exhausted", Proto::Tcp, "203.0.113.2", "192.168.0.2:30080")?;
-    world.soon_tells("SnatPortsAlmostExhausted")?;
+    world.soon_tells((objects::Kind::Node, objects::NODE), "SnatPortsAlmostExhausted")?;
     let refused = |line: &&Line| {
         let text = line.text();
         text.contains("orbidden") || text.contains("not available here") || text.contains("cannot publish")

@@ -99,6 +99,29 @@ fn frontend<A: MapAddr>(
         affinity_seconds: row.affinity_secs,
         counts: Some(connections.of_frontend(key, row)),
         backends: backends(rows, connections, key, row),
+        refused: None,
+    }
+}
+
+/// A Service for which there is no room.
+pub(super) fn refused(service: String, reason: String) -> FrontendView {
+    FrontendView {
+        service,
+        service_id: 0,
+        kind: "refused",
+        address: String::new(),
+        node_addresses: Vec::new(),
+        family: "",
+        port: 0,
+        protocol: "",
+        policy: "",
+        mode: Mode::default().name(),
+        algorithm: Algorithm::default().name(),
+        rules: Rules { pod: Vec::new(), node: Vec::new(), external: Vec::new() },
+        affinity_seconds: 0,
+        counts: None,
+        backends: Vec::new(),
+        refused: Some(reason),
     }
 }
 
