@@ -65,11 +65,12 @@ impl Service {
         }
         for port in &self.ports {
             faces.push(face(Kind::CLUSTER_IP, Some(cluster_ip), port.port, port));
-            for addr in usable(self.external_ips.iter().copied(), family) {
-                faces.push(face(Kind::EXTERNAL_IP, Some(addr), port.port, port));
-            }
+            // An address of both kinds is the load balancer's, whose source ranges hold.
             for addr in usable(self.load_balancer_ips(), family) {
                 faces.push(face(Kind::LOAD_BALANCER, Some(addr), port.port, port));
+            }
+            for addr in usable(self.external_ips.iter().copied(), family) {
+                faces.push(face(Kind::EXTERNAL_IP, Some(addr), port.port, port));
             }
             if let Some(number) = port.node_port {
                 faces.push(face(Kind::NODE_PORT, None, number, port));
@@ -125,6 +126,21 @@ mod tests {
                 "NodePort IPv6 NodePort 30080/TCP",
             ]
         );
+    }
+
+    #[test]
+    fn an_address_of_both_kinds_is_the_load_balancers() {
+        let mut service = service("web");
+        let addr: IpAddr = [192, 0, 2, 1].into();
+        service.external_ips = [addr].into();
+        service.ingress = [Ingress { ip: Some(addr), mode: IpMode::Vip }].into();
+        let kinds: Vec<_> = service
+            .faces()
+            .iter()
+            .filter(|face| face.claim.addr == Some(addr))
+            .map(|face| face.kind)
+            .collect();
+        assert_eq!(kinds, [Kind::LOAD_BALANCER, Kind::EXTERNAL_IP], "the first one counts");
     }
 
     #[test]
