@@ -12,6 +12,7 @@ use crate::{
     stage::{
         echo, encap,
         icmp_error::{self, Error},
+        lookup,
         output::{How, Output},
         passage,
     },
@@ -20,11 +21,15 @@ use crate::{
 /// ICMP enters the host's stack.
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(icmp) = A::transport(packet).filter(|t| !t.is_fragment()) else {
-        return Output::CONTINUE.into();
-    };
-    if echo::answer(packet, &icmp) {
-        return Output::by(How::Transmit, packet.ifindex()).into();
+    let Some(icmp) = A::transport(packet) else { return Output::CONTINUE.into() };
+    let dst = lookup::address(&icmp.dst);
+    if dst.is_unallocated() {
+        return Err(DropReason::UnallocatedAddress).into();
+    }
+    if let Some(request) = echo::request(packet, &icmp) {
+        let is_answered = dst.is_a_services() && echo::answer(packet, &icmp, request);
+        let answer = Output::by(How::Transmit, packet.ifindex());
+        return if is_answered { answer } else { Output::CONTINUE }.into();
     }
     pass(packet, &icmp, INGRESS)
 }
@@ -32,11 +37,18 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
 /// ICMP leaves the host's stack.
 #[inline(always)]
 pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
-    let Some(icmp) = A::transport(packet).filter(|t| !t.is_fragment()) else {
-        return Output::CONTINUE.into();
-    };
-    if packet.ingress_ifindex() == 0 && echo::answer(packet, &icmp) {
-        return Output::by(How::Receive, packet.ifindex()).into();
+    let Some(icmp) = A::transport(packet) else { return Output::CONTINUE.into() };
+    // What others have sent has been looked at where it entered.
+    if packet.ingress_ifindex() == 0 {
+        let dst = lookup::address(&icmp.dst);
+        if dst.is_unallocated() {
+            return Err(DropReason::UnallocatedAddress).into();
+        }
+        if let Some(request) = echo::request(packet, &icmp) {
+            let is_answered = dst.is_a_services() && echo::answer(packet, &icmp, request);
+            let answer = Output::by(How::Receive, packet.ifindex());
+            return if is_answered { answer } else { Output::CONTINUE }.into();
+        }
     }
     pass(packet, &icmp, EGRESS)
 }
@@ -44,6 +56,9 @@ pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
 /// An error about a packet of a connection takes the way of the replies. Anything else goes on as it came.
 #[inline(always)]
 fn pass<P: Packet, A: Family>(packet: &P, icmp: &Transport<A>, hook: u8) -> Verdict {
+    if icmp.is_fragment() {
+        return Output::CONTINUE.into();
+    }
     let Some(error) = icmp_error::find(packet, icmp, hook) else { return Output::CONTINUE.into() };
     if hook == INGRESS && error.entry.role == Role::DSR.0 {
         // The node that sent what it quotes knows what to make of it.

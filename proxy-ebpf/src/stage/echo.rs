@@ -2,25 +2,28 @@
 
 use proxy_common::{
     checksum,
-    maps::{frontends::FrontendKey, settings::flags},
+    maps::settings::flags,
     packet::{Transport, headers::Icmp},
 };
 
 use super::{network::Network, output};
 use crate::{maps, packet::Packet};
 
-/// Turns an echo request to a ClusterIP into its reply. False if it is none.
+/// The header of an echo request in one piece.
 #[inline(always)]
-pub fn answer<P: Packet, A: Network>(packet: &P, transport: &Transport<A>) -> bool {
-    let wanted = || {
-        let icmp = packet.read::<Icmp>(transport.header())?;
-        let settings = maps::settings()?;
-        let key = FrontendKey { addr: transport.dst, port: 0, proto: 0, pad: 0 };
-        let ours = maps::has_frontend(&key) && maps::node_address(&transport.dst).is_none();
-        let request = (icmp.kind, icmp.code) == (A::ECHO_REQUEST, 0);
-        (request && ours && settings.flags & flags::ANSWER_ECHO != 0).then_some(icmp)
-    };
-    let Some(mut icmp) = wanted() else { return false };
+pub fn request<P: Packet, A: Network>(packet: &P, transport: &Transport<A>) -> Option<Icmp> {
+    if transport.is_fragment() {
+        return None;
+    }
+    packet.read::<Icmp>(transport.header()).filter(|icmp| (icmp.kind, icmp.code) == (A::ECHO_REQUEST, 0))
+}
+
+/// Turns a request into its reply. False if nobody wants that.
+#[inline(always)]
+pub fn answer<P: Packet, A: Network>(packet: &P, transport: &Transport<A>, mut icmp: Icmp) -> bool {
+    if maps::settings().is_none_or(|settings| settings.flags & flags::ANSWER_ECHO == 0) {
+        return false;
+    }
     let kind = |kind: u8| u32::from(u16::from_ne_bytes([kind, 0]));
     // Source and destination are exchanged in the pseudo header of ICMPv6, which leaves its sum alone.
     let diff = checksum::diff(&[kind(A::ECHO_REQUEST)], &[kind(A::ECHO_REPLY)]);

@@ -252,6 +252,51 @@ fn judge(found: u32, frontend: &Frontend) -> Result<Option<&Frontend>, Refusal> 
     }
 }
 
+/// What an address is as a whole, whatever its ports lead to.
+#[derive(Clone, Copy)]
+pub struct Address(u32);
+
+impl Address {
+    /// A service has it, and the host does not.
+    #[inline(always)]
+    pub fn is_a_services(self) -> bool {
+        self.0 == Found::Frontend as u32
+    }
+
+    /// Services are given such addresses, and none has it.
+    #[inline(always)]
+    pub fn is_unallocated(self) -> bool {
+        self.0 == Found::Unallocated as u32
+    }
+}
+
+/// Looks at an address. What was parsed before is gone.
+#[inline(always)]
+pub fn address<A: Tables>(addr: &A) -> Address {
+    let Some(parsed) = maps::parsed::<A>() else { return Address(Found::Nothing as u32) };
+    parsed.tuple.dst = *addr;
+    Address(find_address::<A>())
+}
+
+global_by_family! {
+    fn find_address() = find_in_room as shunt_find_address4, shunt_find_address6;
+}
+
+#[inline(always)]
+fn find_in_room<A: Tables>() -> u32 {
+    let Some(parsed) = maps::parsed::<A>() else { return Found::Nothing as u32 };
+    let key = FrontendKey { addr: parsed.tuple.dst, port: 0, proto: 0, pad: 0 };
+    if maps::node_address(&key.addr).is_some() {
+        Found::Nothing as u32
+    } else if maps::has_frontend(&key) {
+        Found::Frontend as u32
+    } else if in_service_cidr(&key.addr) {
+        Found::Unallocated as u32
+    } else {
+        Found::Nothing as u32
+    }
+}
+
 global_by_family! {
     fn find_frontend() = find_into_room as shunt_find_frontend4, shunt_find_frontend6;
 }

@@ -2,7 +2,9 @@
 
 use etherparse::{Icmpv4Slice, Icmpv6Slice, IpNumber, PacketBuilder};
 
-use crate::bench::{Bench, CONTINUE, Plan, REDIRECT, plans};
+use proxy_common::DropReason;
+
+use crate::bench::{Bench, CONTINUE, Plan, REDIRECT, SHOT, plans};
 
 fn request(plan: &Plan, dst: std::net::IpAddr) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
@@ -44,10 +46,28 @@ fn a_cluster_ip_answers_and_others_do_not() {
             }
             other => panic!("unexpected {other:?}"),
         }
-        for dst in [plan.backend, plan.node, plan.unallocated, plan.balancer] {
+        for dst in [plan.backend, plan.node, plan.balancer] {
             let bytes = request(&plan, dst);
             let run = bench.ingress(&bytes);
             assert_eq!((run.action, run.packet), (CONTINUE, bytes), "{dst}");
+        }
+    }
+}
+
+#[test]
+fn what_nobody_has_is_dropped() {
+    let mut bench = Bench::new();
+    for plan in plans() {
+        let request = request(&plan, plan.unallocated);
+        // An ICMP message that no host would answer: it is none of those that are known.
+        let mut unknown = request.clone();
+        let kind = if plan.pod.is_ipv4() { 34 } else { 54 };
+        unknown[kind] = 200;
+        for frame in [&request, &unknown] {
+            let drops = bench.drops(DropReason::UnallocatedAddress);
+            assert_eq!(bench.ingress(frame).action, SHOT);
+            assert_eq!(bench.egress_of_host(frame).action, SHOT);
+            assert_eq!(bench.drops(DropReason::UnallocatedAddress), drops + 2);
         }
     }
 }
