@@ -40,7 +40,17 @@ const MODULES: [Module; 11] = [
     Module {
         name: "watch",
         siblings: &["model", "meter"],
-        libraries: &["http", "kube", "k8s_openapi", "tokio"],
+        libraries: &[
+            "http",
+            "http_body_util",
+            "hyper",
+            "hyper_rustls",
+            "hyper_timeout",
+            "hyper_util",
+            "kube",
+            "k8s_openapi",
+            "tokio",
+        ],
     },
     Module { name: "health", siblings: &["model", "meter", "metrics", "serve"], libraries: &["tokio"] },
     Module { name: "metrics", siblings: &["meter", "serve"], libraries: &["pprof", "tokio"] },
@@ -49,7 +59,8 @@ const MODULES: [Module; 11] = [
         siblings: &["model"],
         libraries: &["http", "http_body_util", "hyper", "hyper_util", "tokio"],
     },
-    Module { name: "config", siblings: &["model", "kernel"], libraries: &[] },
+    // Which has the type of a URL.
+    Module { name: "config", siblings: &["model", "kernel"], libraries: &["http"] },
     Module {
         name: "cli",
         siblings: &["model", "plan", "dataplane", "kernel", "config", "watch"],
@@ -58,7 +69,7 @@ const MODULES: [Module; 11] = [
 ];
 
 /// Libraries that only some modules may know.
-const HOUSED: [&str; 15] = [
+const HOUSED: [&str; 17] = [
     "aya",
     "aya_log",
     "aya_obj",
@@ -66,6 +77,8 @@ const HOUSED: [&str; 15] = [
     "http",
     "http_body_util",
     "hyper",
+    "hyper_rustls",
+    "hyper_timeout",
     "hyper_util",
     "k8s_openapi",
     "kube",

@@ -68,7 +68,8 @@ pub(super) async fn source(
         }
         return Ok((manifests::start(folder, node_name.clone(), metrics)?, None, None));
     }
-    let client = kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?;
+    let (kubeconfig, further) = (config.kubeconfig.clone(), config.api_servers.clone());
+    let client = kube::connect(kubeconfig, config.master.as_deref(), further).await?;
     info!(node = &**node_name, "watching the API server");
     let events = Events::start(&client, node_name);
     let taint = config.node_taint.clone().map(|taint| NodeTaint::start(&client, node_name, taint));

@@ -126,6 +126,7 @@ fn effective(config: &Config) -> Value {
         },
         "syncPeriod": seconds(config.sync_period),
         "minSyncPeriod": seconds(config.min_sync_period),
+        "apiServers": config.api_servers.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "socketLB": match model.socket_lb {
             SocketLb::All => "all",
             SocketLb::Host => "host",

@@ -51,6 +51,7 @@ impl Config {
         self.node_name.clone_from(&old.node_name);
         self.kubeconfig.clone_from(&old.kubeconfig);
         self.master.clone_from(&old.master);
+        self.api_servers.clone_from(&old.api_servers);
         self.model.primary = old.model.primary;
         self.node_taint.clone_from(&old.node_taint);
         self.attach = old.attach;

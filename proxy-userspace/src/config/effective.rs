@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use http::Uri;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_norway::Value;
 use tracing_subscriber::EnvFilter;
@@ -42,6 +43,7 @@ pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Prob
             .clone()
             .or_else(|| text(&kube_proxy.client_connection.kubeconfig).map(PathBuf::from)),
         master: overrides.master.clone(),
+        api_servers: api_servers(&shunt.api_servers, problems),
         model: model(documents, overrides, &node_port_range, problems),
         node_port_range,
         timeouts: timeouts(kube_proxy),
@@ -80,6 +82,23 @@ pub(super) fn config(documents: &Documents, source: &Source, problems: &mut Prob
         kube_proxy: kube_proxy.clone(),
         shunt: ShuntConfiguration { load_balancer: load_balancer(documents), ..shunt.clone() },
     }
+}
+
+fn api_servers(urls: &[String], problems: &mut Problems) -> Vec<Uri> {
+    let url = |(index, text): (usize, &String)| {
+        let url = text.parse::<Uri>().ok().filter(|url| {
+            url.host().is_some_and(|host| !host.is_empty())
+                && matches!(url.scheme_str(), Some("https" | "http"))
+        });
+        if url.is_none() {
+            problems.add(
+                format!("apiServers[{index}]"),
+                format_args!("{text:?} is not a URL such as https://10.0.0.2:6443"),
+            );
+        }
+        url
+    };
+    urls.iter().enumerate().filter_map(url).collect()
 }
 
 fn node_taint(text: &str, problems: &mut Problems) -> Option<Taint> {

@@ -45,6 +45,8 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server, where it is not the one of the kubeconfig.
     pub master: Option<String>,
+    /// API servers that are asked in turn when that one fails.
+    pub api_servers: Vec<http::Uri>,
     /// What decides the rows.
     pub model: crate::model::Config,
     /// The ports that the API server gives to NodePorts.

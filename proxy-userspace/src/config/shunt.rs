@@ -11,6 +11,8 @@ use super::maps::Maps;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ShuntConfiguration {
+    /// URLs of further API servers of the same cluster, asked in turn when the first fails.
+    pub api_servers: Vec<String>,
     /// Whose sockets are translated at connect time.
     #[serde(rename = "socketLB")]
     pub socket_lb: SocketLb,
@@ -52,6 +54,7 @@ pub struct ShuntConfiguration {
 impl Default for ShuntConfiguration {
     fn default() -> Self {
         Self {
+            api_servers: Vec::new(),
             socket_lb: SocketLb::default(),
             answer_echo: true,
             reserve_node_ports: true,

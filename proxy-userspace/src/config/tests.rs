@@ -126,6 +126,18 @@ fn ports_of_masquerading_and_node_ports_are_kept_apart() {
 }
 
 #[test]
+fn further_api_servers() {
+    let config =
+        parse(&shunt("apiServers: ['https://10.0.0.2:6443', 'https://[fd00::2]:6443', 'http://api']"));
+    assert_eq!(
+        config.api_servers.iter().filter_map(http::Uri::host).collect::<Vec<_>>(),
+        ["10.0.0.2", "[fd00::2]", "api"]
+    );
+    let fields = "apiServers: ['https://api:6443', '10.0.0.2:6443', 'ftp://api', '', 'https://']";
+    assert_eq!(wrong(&shunt(fields)), [1, 2, 3, 4].map(|number| format!("apiServers[{number}]")));
+}
+
+#[test]
 fn addresses_to_masquerade_behind() {
     let config = parse(&shunt("masqueradeAddresses: [192.0.2.8/29, '2001:db8::7/128']"));
     assert_eq!(config.model.masquerade_addresses.len(), 2);

@@ -31,14 +31,14 @@ const ERRORS: Meter =
 const FOLLOWING: Meter = Meter::gauge(
     "shunt_watch_up",
     &["kind"],
-    "1 while objects are followed, 0 since a list, a watch or a look at the folder failed",
+    "1 while objects are followed, 0 until they are, and since a list, a watch or a look at the folder failed",
 );
 const OBJECTS: Meter =
     Meter::gauge("shunt_watched_objects", &["kind"], "Objects that exist, of those that were not refused");
 const LAST_EVENT: Meter = Meter::gauge(
     "shunt_watch_last_event_timestamp_seconds",
     &["kind"],
-    "When an object was last reported, in Unix time",
+    "When the API server last said something about the kind, bookmarks included, or the folder was last read, in Unix time",
 );
 
 /// The metrics of this module.
@@ -104,9 +104,19 @@ impl WatchMetrics {
         self.following.get_or_create(&label(kind)).set(follows.into());
     }
 
+    /// What [`WatchMetrics::set_following`] said last.
+    pub(super) fn follows(&self, kind: Kind) -> bool {
+        self.following.get_or_create(&label(kind)).get() == 1
+    }
+
     /// So many objects of a kind exist, by what was reported just now.
     pub(super) fn set_objects(&self, kind: Kind, count: usize) {
         self.objects.get_or_create(&label(kind)).set(count as i64);
+    }
+
+    /// The source said something about a kind just now, be it that nothing has changed.
+    pub(super) fn heard(&self, kind: Kind) {
+        self.set_following(kind, true);
         let now = Timestamp::now().as_duration().as_secs_f64();
         self.last_event.get_or_create(&label(kind)).set(now);
     }

@@ -106,7 +106,12 @@ impl Desired {
         let mut batches = match &args.manifests {
             Some(folder) => manifests::start(folder.clone(), node_name.clone(), metrics.clone())?,
             None => watch::kube::start(
-                &watch::kube::connect(config.kubeconfig.clone(), config.master.as_deref()).await?,
+                &watch::kube::connect(
+                    config.kubeconfig.clone(),
+                    config.master.as_deref(),
+                    config.api_servers.clone(),
+                )
+                .await?,
                 &node_name,
                 metrics.clone(),
             ),

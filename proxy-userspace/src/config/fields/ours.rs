@@ -9,6 +9,12 @@ use super::{
 /// Every field of `shunt.dev/v1alpha1`.
 pub const SHUNT: &[Field] = &[
     honoured(
+        "apiServers",
+        Restart,
+        "URLs of further API servers of the cluster, asked in turn when the one of the kubeconfig, or of `--master`, fails; see \
+         [restart-and-upgrade.md](restart-and-upgrade.md#when-the-api-server-goes-away)",
+    ),
+    honoured(
         "socketLB",
         Live,
         "`all`, `host` or `off`: whose sockets are translated when they connect, see [socket-lb.md](socket-lb.md)",

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use tower::service_fn;
 use tracing::{debug, info, warn};
 
-use super::ConnectError;
+use super::{ConnectError, connection::Limits, servers};
 
 /// Time between looks at the files. Certificates are renewed days before they end.
 const LOOK: Duration = Duration::from_secs(10);
@@ -33,6 +33,8 @@ pub(super) struct Credentials {
     pub(super) kubeconfig: Option<PathBuf>,
     /// Counts in place of the kubeconfig's server; alone it is all there is to know.
     pub(super) master: Option<Uri>,
+    /// Servers of the same cluster that are asked when that one fails.
+    pub(super) further: Vec<Uri>,
 }
 
 /// What the credentials say, and the files that say it.
@@ -49,6 +51,11 @@ impl Credentials {
             config.cluster_url = master.clone();
         }
         Ok((config, files))
+    }
+
+    async fn client(&self) -> Result<(Client, Vec<PathBuf>), ConnectError> {
+        let (config, files) = self.read().await?;
+        Ok((servers::client(&config, &self.further, Limits::default())?, files))
     }
 
     async fn read_file(&self, path: &PathBuf) -> Result<Read, ConnectError> {
@@ -74,9 +81,9 @@ pub(super) async fn client(credentials: Credentials) -> Result<Client, ConnectEr
 }
 
 async fn client_that_looks(credentials: Credentials, every: Duration) -> Result<Client, ConnectError> {
-    let (config, files) = credentials.read().await?;
-    let namespace = config.default_namespace.clone();
-    let latest = Arc::new(Mutex::new(Client::try_from(config)?));
+    let (client, files) = credentials.client().await?;
+    let namespace = client.default_namespace().to_owned();
+    let latest = Arc::new(Mutex::new(client));
     tokio::spawn(follow(credentials, files, Arc::downgrade(&latest), every));
     let service = service_fn(move |request| {
         let client = latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -100,7 +107,7 @@ async fn follow(
             continue;
         }
         // A certificate may have been replaced, and its key not yet: another look will do.
-        match credentials.read().await.and_then(|(config, files)| Ok((Client::try_from(config)?, files))) {
+        match credentials.client().await {
             Ok((client, now)) => {
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = client;
                 files = now;
@@ -156,7 +163,8 @@ mod tests {
     async fn a_changed_kubeconfig_is_followed_and_a_broken_one_is_not() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), server("1").await).unwrap();
-        let credentials = Credentials { kubeconfig: Some(file.path().to_owned()), master: None };
+        let credentials =
+            Credentials { kubeconfig: Some(file.path().to_owned()), master: None, further: Vec::new() };
         let client = client_that_looks(credentials, Duration::from_millis(10)).await.unwrap();
         let minor = async || client.apiserver_version().await.unwrap().minor;
         assert_eq!(minor().await, "1");

@@ -1,7 +1,7 @@
 //! Follows the objects of one kind: chooses how to list, tells errors once, and turns
 //! the events of the watch into signals.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::{
@@ -14,29 +14,35 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tracing::{debug, info, warn};
 
 use super::{
-    super::{WatchMetrics, convert::Convert, lenient::Lenient},
+    super::{
+        WatchMetrics,
+        convert::{Convert, Kind},
+        lenient::Lenient,
+    },
     gather::{Signal, Timed},
 };
 
-/// A server that knows no streaming lists may take the request for an ordinary watch, which never
-/// says that the list is complete. It tells what exists at once, and is silent then, or goes on
-/// with changes.
-const STREAMING_DEADLINE: Duration = Duration::from_secs(30);
+/// Between two looks at a watch that says nothing.
+const LOOK: Duration = Duration::from_secs(5);
 
-/// So many objects of a list prolong that: a large one takes its time.
-const OBJECTS_IN_TIME: usize = 1_000;
+/// So many looks in a row at a list that goes on, and nothing came: it has stopped. However long a list takes as a
+/// whole, a server that sends is left to it.
+const LOOKS_AT_A_LIST: u32 = 6;
 
 /// Until a kind that the server does not have, or does not show to us, is asked for again.
 const ABSENT_RETRY: Duration = Duration::from_secs(300);
 
-/// Without an error for this long, more than the longest pause between tries, the
-/// connection counts as healthy even if nothing happens on it.
-const HEALTHY_AFTER: Duration = Duration::from_secs(90);
+/// Before a list that has stopped is begun anew.
+const STOPPED_RETRY: Duration = Duration::from_secs(1);
+
+/// Pauses after errors, the first and the longest, each with as much again by chance: the agents of a cluster that
+/// lose the API server at one moment come back one by one.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
 
 /// How to follow a kind.
 pub(super) struct Follow {
@@ -52,8 +58,12 @@ pub(super) struct Follow {
 
 /// Why a watch is begun anew.
 enum Restart {
-    /// Streaming lists do not work here.
+    /// The server says that it does not stream lists.
     PlainList,
+    /// There is a list to read again.
+    Streaming,
+    /// The server stopped in the middle of a list.
+    Stopped,
     /// The server does not have the kind, or does not show it to us.
     Absent,
     /// Nobody listens any more.
@@ -65,16 +75,21 @@ pub(super) async fn follow<K>(api: Api<Lenient<K>>, follow: Follow)
 where
     K: Convert + Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let mut config = follow.config.clone().streaming_lists();
-    let mut health = Health { kind: K::KIND.name(), last_error: None };
+    let streaming = follow.config.clone().streaming_lists();
+    let mut config = streaming.clone();
+    let mut health = Health { kind: K::KIND.name(), failing: false };
+    follow.metrics.set_following(K::KIND, false);
     loop {
         match watch_once(&api, config.clone(), &follow, &mut health).await {
             Restart::PlainList => config = follow.config.clone(),
+            // What one server refuses the next may grant, or the same one after an upgrade.
+            Restart::Streaming => config = streaming.clone(),
+            Restart::Stopped => sleep(spread(STOPPED_RETRY)).await,
             Restart::Absent => {
                 if follow.signals.send((std::time::Instant::now(), Signal::Absent(K::KIND))).await.is_err() {
                     return;
                 }
-                sleep(ABSENT_RETRY).await;
+                sleep(spread(ABSENT_RETRY)).await;
             }
             Restart::Closed => return,
         }
@@ -90,53 +105,57 @@ async fn watch_once<K>(
 where
     K: Convert + Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let mut streaming = config.initial_list_strategy == watcher::InitialListStrategy::StreamingList;
-    let (mut listing_since, mut objects): (Option<Instant>, usize) = (None, 0);
-    let mut events = watcher(api.clone(), config).default_backoff().boxed();
+    let streaming = config.initial_list_strategy == watcher::InitialListStrategy::StreamingList;
+    let (mut listing, mut listed, mut silent_looks) = (false, false, 0);
+    let mut events = watcher(api.clone(), config).backoff(pauses()).boxed();
     loop {
-        if streaming && listing_since.is_some_and(|since| since.elapsed() > STREAMING_DEADLINE) {
-            info!(kind = K::KIND.name(), "the API server does not stream lists; listing in pages");
-            return Restart::PlainList;
-        }
-        let event = match timeout(Duration::from_secs(5), events.next()).await {
+        let event = match timeout(LOOK, events.next()).await {
             Ok(Some(event)) => event,
             Ok(None) => return Restart::Closed,
             Err(_) => {
-                if health.pass() {
-                    follow.metrics.set_following(K::KIND, true);
+                silent_looks += 1;
+                if streaming && listing && silent_looks >= LOOKS_AT_A_LIST {
+                    follow.failed(
+                        K::KIND,
+                        health,
+                        &format_args!("the list stopped for {:?}", LOOK * silent_looks),
+                    );
+                    return Restart::Stopped;
+                }
+                // A watch that was resumed may have nothing to say.
+                if follow.metrics.follows(K::KIND) {
+                    health.good();
                 }
                 continue;
             }
         };
+        silent_looks = 0;
         let signal = match event {
+            // Before it asks for the list.
+            Ok(Event::Init) if !streaming && listed => return Restart::Streaming,
             Ok(event) => {
-                health.good();
-                follow.metrics.set_following(K::KIND, true);
+                // The server has said nothing yet when a plain list is about to be asked for.
+                if streaming || !matches!(event, Event::Init) {
+                    health.good();
+                }
                 match event {
-                    Event::Init => listing_since = Some(Instant::now()),
-                    Event::InitApply(_) => {
-                        objects += 1;
-                        if objects.is_multiple_of(OBJECTS_IN_TIME) {
-                            listing_since = Some(Instant::now());
-                        }
-                    }
-                    Event::InitDone => (streaming, listing_since) = (false, None),
+                    Event::Init => listing = true,
+                    Event::InitDone => (listing, listed) = (false, true),
                     _ => (),
                 }
                 Signal::of(event)
             }
             Err(error) if follow.optional && is_absent(&error) => {
+                follow.metrics.set_following(K::KIND, false);
                 health.absent(&error);
                 return Restart::Absent;
             }
             Err(error) if streaming && is_unknown_option(&error) => {
-                debug!(kind = K::KIND.name(), %error, "the API server refuses streaming lists");
+                debug!(kind = K::KIND.name(), %error, "the API server does not stream lists; listing in pages this time");
                 return Restart::PlainList;
             }
             Err(error) => {
-                follow.metrics.count_watch_error(K::KIND);
-                follow.metrics.set_following(K::KIND, false);
-                health.bad(&error);
+                follow.failed(K::KIND, health, &error);
                 continue;
             }
         };
@@ -163,38 +182,53 @@ fn is_unknown_option(error: &watcher::Error) -> bool {
     matches!(status_code(error), Some(400 | 405 | 415 | 422))
 }
 
+impl Follow {
+    fn failed(&self, kind: Kind, health: &mut Health, error: &dyn Display) {
+        self.metrics.count_watch_error(kind);
+        self.metrics.set_following(kind, false);
+        health.bad(error);
+    }
+}
+
 /// Whether a watch works, so that the log tells changes and not tries.
 struct Health {
     kind: &'static str,
-    last_error: Option<Instant>,
+    failing: bool,
 }
 
 impl Health {
-    fn bad(&mut self, error: &watcher::Error) {
-        if self.last_error.replace(Instant::now()).is_none() {
+    fn bad(&mut self, error: &dyn Display) {
+        if !std::mem::replace(&mut self.failing, true) {
             let kind = self.kind;
             warn!(kind, %error, "cannot follow; trying again, and the last state stays");
         }
     }
 
     fn absent(&mut self, error: &watcher::Error) {
-        if self.last_error.replace(Instant::now()).is_none() {
+        if !std::mem::replace(&mut self.failing, true) {
             warn!(kind = self.kind, %error, "not available here; going on without, and asking now and then");
         }
     }
 
     fn good(&mut self) {
-        if self.last_error.take().is_some() {
+        if std::mem::replace(&mut self.failing, false) {
             info!(kind = self.kind, "following again");
         }
     }
-
-    /// Nothing happened for a while. True if that ends a time of errors.
-    fn pass(&mut self) -> bool {
-        let is_over = self.last_error.is_some_and(|at| at.elapsed() > HEALTHY_AFTER);
-        if is_over {
-            self.good();
-        }
-        is_over
-    }
 }
+
+fn pauses() -> watcher::ExponentialBackoff {
+    let (first, longest) = PAUSES;
+    let pauses = backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest);
+    pauses.with_factor(2.0).with_jitter().without_max_times().into()
+}
+
+/// Up to twice as long, by chance.
+fn spread(pause: Duration) -> Duration {
+    // Without randomness the agents still ask, only together.
+    let share = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);
+    pause.mul_f64(1.0 + share)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,20 @@
 //! A Kubernetes API server as a source. It may be absent at the start, vanish and come
 //! back: what was reported stays as it is until the server says otherwise.
 
+mod connection;
 mod credentials;
 mod events;
 mod follow;
 mod gather;
 mod node_taint;
+mod observed;
+mod servers;
 
 use std::{path::PathBuf, sync::Arc};
 
+use http::Uri;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::{Api, Client, core::PartialObjectMeta, runtime::watcher};
+use kube::{Api, Client, Resource, core::PartialObjectMeta, runtime::watcher};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -19,10 +23,13 @@ pub use self::node_taint::NodeTaint;
 use self::{
     credentials::Credentials,
     follow::{Follow, follow},
+    observed::observed,
 };
 use super::{
     BATCHES_AHEAD, Batches, WatchMetrics,
     api::{EndpointSlice, Node, Service, ServiceCidr},
+    convert::Convert,
+    lenient::Lenient,
 };
 
 /// kube-proxy's selectors. Slices of headless services are left out by the label that the
@@ -56,11 +63,16 @@ pub enum ConnectError {
 }
 
 /// Prepares the connection: by `kubeconfig`, else by the service account of the pod. `master`
-/// is a URL that counts in place of the kubeconfig's; alone it is all there is to know.
-pub async fn connect(kubeconfig: Option<PathBuf>, master: Option<&str>) -> Result<Client, ConnectError> {
+/// is a URL that counts in place of the kubeconfig's; alone it is all there is to know. When that server fails, the
+/// `further` ones are asked in turn.
+pub async fn connect(
+    kubeconfig: Option<PathBuf>,
+    master: Option<&str>,
+    further: Vec<Uri>,
+) -> Result<Client, ConnectError> {
     let parse = |url: &str| url.parse().map_err(|source| ConnectError::Master(url.into(), source));
     let master = master.map(parse).transpose()?;
-    credentials::client(Credentials { kubeconfig, master }).await
+    credentials::client(Credentials { kubeconfig, master, further }).await
 }
 
 /// Starts following services, slices, the node `node_name`, service ranges, and the metadata
@@ -71,14 +83,22 @@ pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>) -> Ba
     let config = watcher::Config::default;
     let to =
         |config, optional| Follow { config, optional, signals: signals.clone(), metrics: metrics.clone() };
-    tokio::spawn(follow::<Service>(Api::all(client.clone()), to(config().labels(SERVICES), false)));
-    tokio::spawn(follow::<EndpointSlice>(Api::all(client.clone()), to(config().labels(SLICES), false)));
+    tokio::spawn(follow(api::<Service>(client, &metrics), to(config().labels(SERVICES), false)));
+    tokio::spawn(follow(api::<EndpointSlice>(client, &metrics), to(config().labels(SLICES), false)));
     let this_node = config().fields(&format!("metadata.name={node_name}"));
-    tokio::spawn(follow::<Node>(Api::all(client.clone()), to(this_node, false)));
-    tokio::spawn(follow::<ServiceCidr>(Api::all(client.clone()), to(config(), true)));
+    tokio::spawn(follow(api::<Node>(client, &metrics), to(this_node, false)));
+    tokio::spawn(follow(api::<ServiceCidr>(client, &metrics), to(config(), true)));
     let on_this_node = config().fields(&format!("spec.nodeName={node_name}"));
-    tokio::spawn(follow::<PartialObjectMeta<Pod>>(Api::all(client.clone()), to(on_this_node, true)));
-    tokio::spawn(follow::<PartialObjectMeta<Namespace>>(Api::all(client.clone()), to(config(), true)));
+    tokio::spawn(follow(api::<PartialObjectMeta<Pod>>(client, &metrics), to(on_this_node, true)));
+    tokio::spawn(follow(api::<PartialObjectMeta<Namespace>>(client, &metrics), to(config(), true)));
     tokio::spawn(gather::run(gathered, tx, metrics));
     rx
+}
+
+/// All objects of a kind, and what is heard of it noted.
+fn api<K: Convert + Resource<DynamicType = ()>>(
+    client: &Client,
+    metrics: &Arc<WatchMetrics>,
+) -> Api<Lenient<K>> {
+    Api::all(observed(client, K::KIND, metrics))
 }

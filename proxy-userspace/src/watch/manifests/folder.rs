@@ -71,7 +71,10 @@ impl Folder {
     pub(super) fn read(&mut self, touched: &HashSet<PathBuf>, unfinished: &HashSet<PathBuf>) -> Vec<Change> {
         let listed = self.list();
         for kind in Kind::ALL {
-            self.metrics.set_following(kind, listed.is_ok());
+            match listed {
+                Ok(_) => self.metrics.heard(kind),
+                Err(_) => self.metrics.set_following(kind, false),
+            }
         }
         let listed = match listed {
             Ok(listed) => listed,
