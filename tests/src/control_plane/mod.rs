@@ -5,6 +5,7 @@
 
 mod content;
 mod data;
+mod detour;
 mod install;
 mod marker;
 mod pki;
@@ -21,8 +22,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::{Client, Config, config::KubeConfigOptions};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+pub use detour::{Detour, Traffic};
 pub use marker::Versions;
 pub use shared::{Place, SharedControlPlane, Shown};
 
@@ -139,6 +142,24 @@ impl ControlPlane {
     /// Ends the API server at once, as a crash would.
     pub fn stop_api_server(&mut self) {
         self.api_server = None;
+    }
+
+    /// Stops the API server's process, or lets it go on: its kernel still takes what is sent to it.
+    pub fn hold_api_server(&self, held: bool) -> Result<()> {
+        let signal = if held { Signal::SIGSTOP } else { Signal::SIGCONT };
+        self.api_server.as_ref().context("the API server does not run")?.signal(signal)
+    }
+
+    /// A new way to the API server, for use inside the namespace that it is in.
+    pub fn detour(&self, namespace: &Namespace) -> Result<Detour> {
+        Detour::start(namespace, self.ports.api_server)
+    }
+
+    /// The same as [`ControlPlane::kubeconfig`], but by the detour.
+    pub fn kubeconfig_by(&self, detour: &Detour) -> Result<PathBuf> {
+        let path = self.directory.join(format!("kubeconfig-{}", detour.port()));
+        fs::write(&path, kubeconfig(&self.directory, detour.port(), pki::TOKEN))?;
+        Ok(path)
     }
 
     /// Starts it where it was before, with the objects that it had, and waits until it is ready.

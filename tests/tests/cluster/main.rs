@@ -2,6 +2,7 @@
 //! root and the binaries of a control plane; `cargo xtask test cluster` brings both.
 
 mod benchmark;
+mod dead;
 mod deploy;
 mod migrate;
 mod objects;

@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, TcpStream},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -53,8 +54,8 @@ pub(crate) struct World {
     inside: Worker,
     outside: Worker,
     agent: Agent,
-    control_plane: ControlPlane,
-    stage: Stage,
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) stage: Stage,
 }
 
 impl World {
@@ -65,6 +66,11 @@ impl World {
 
     /// The same with this `ShuntConfiguration`.
     pub(crate) fn configured(shunt: &Value) -> Result<Self> {
+        Self::configured_for(|_, _| Ok(shunt.clone()))
+    }
+
+    /// The same, where the configuration depends on how the API server is reached.
+    pub(crate) fn configured_for(shunt: impl FnOnce(&Stage, &ControlPlane) -> Result<Value>) -> Result<Self> {
         let mut stage = Stage::build(&["192.168.0.2".parse()?, "2001:db8::1".parse()?])?;
         for address in [FIRST, SECOND, "10.0.0.2", "fd00:10::2"] {
             stage.add_pod(&key(address)?)?;
@@ -72,12 +78,12 @@ impl World {
         stage.add_address(&key(FIRST)?, "fd00:10::1:1".parse()?)?;
         stage.add_client("203.0.113.2".parse()?)?;
         let kube_proxy = json!({"clusterCIDR": "10.0.0.0/8,fd00:10::/32"});
-        let agent = Agent::prepare(NODE, &kube_proxy, shunt)?;
+        let control_plane = ControlPlane::start(&stage.node, Options::default())?;
+        let agent = Agent::prepare(NODE, &kube_proxy, &shunt(&stage, &control_plane)?)?;
         let (inside, outside) = (Worker::start(Some(&agent.cgroup))?, Worker::start(None)?);
         for (name, address) in [("first", FIRST), ("second", SECOND)] {
             inside.serve(serve(name, stage.pod(&key(address)?)?.path())?)?;
         }
-        let control_plane = ControlPlane::start(&stage.node, Options::default())?;
         let world = Self { inside, outside, agent, control_plane, stage };
         world.put(&[objects::node()])?;
         Ok(world)
@@ -150,6 +156,11 @@ impl World {
         self.agent.start_with_api_server(&self.stage.node, &self.control_plane.kubeconfig())
     }
 
+    /// The same by another kubeconfig.
+    pub(crate) fn start_agent_by(&mut self, kubeconfig: &Path) -> Result<()> {
+        self.agent.start_with_api_server(&self.stage.node, kubeconfig)
+    }
+
     /// The same as a service account.
     pub(crate) fn start_agent_as(&mut self, namespace: &str, account: &str) -> Result<()> {
         let kubeconfig = self.control_plane.service_account(&self.stage.node, namespace, account)?;
@@ -207,6 +218,12 @@ impl World {
         self.soon(|| self.reaches(server, proto, from, to))
     }
 
+    /// The same, in so long at most.
+    pub(crate) fn reaches_within(&self, limit: Duration, server: &str, from: &str, to: &str) -> Result<()> {
+        late::until(limit, || self.reaches(server, Proto::Tcp, from, to))
+            .with_context(|| format!("the agent:\n{}", self.agent.last_words()))
+    }
+
     /// Before long there is an Event of this reason about an object of this kind and name, with its UID; what it says.
     pub(crate) fn soon_tells(&self, (kind, name): (Kind, &str), reason: &str) -> Result<String> {
         let kind = format!("{kind:?}");
@@ -255,16 +272,29 @@ impl World {
 
     /// Waits for a line of `/metrics`.
     pub(crate) fn soon_shows(&self, line: &str) -> Result<()> {
-        self.soon(|| {
-            let text = self.stage.node.run(|| {
-                let mut stream = TcpStream::connect("127.0.0.1:10249")?;
-                stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-                let mut text = String::new();
-                stream.read_to_string(&mut text)?;
-                Ok(text)
-            })?;
-            ensure!(text.lines().any(|other| other == line), lacks(&text, line));
-            Ok(())
+        self.soon(|| self.shows(line))
+    }
+
+    /// The same, for at most so long.
+    pub(crate) fn shows_within(&self, limit: Duration, line: &str) -> Result<()> {
+        late::until(limit, || self.shows(line))
+            .with_context(|| format!("the agent:\n{}", self.agent.last_words()))
+    }
+
+    fn shows(&self, line: &str) -> Result<()> {
+        let text = self.metrics()?;
+        ensure!(text.lines().any(|other| other == line), lacks(&text, line));
+        Ok(())
+    }
+
+    /// `/metrics`.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        self.stage.node.run(|| {
+            let mut stream = TcpStream::connect("127.0.0.1:10249")?;
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
         })
     }
 
