@@ -81,7 +81,7 @@ impl Growth {
 pub(crate) fn fitting(needs: &Needs, present: Capacities, most: &Capacities) -> Option<Capacities> {
     let mut fitting = present;
     loop {
-        match fitting.grown(&too_small(needs, &fitting), most) {
+        match fitting.grown(&too_small(needs, &fitting, most), most) {
             Some(grown) => fitting = grown,
             None => return (fitting != present).then_some(fitting),
         }
@@ -89,8 +89,8 @@ pub(crate) fn fitting(needs: &Needs, present: Capacities, most: &Capacities) -> 
 }
 
 /// Maps that would be too full.
-fn too_small(needs: &Needs, capacities: &Capacities) -> Vec<MapName> {
-    let Needs { services, frontends, backends, slots, source_ranges } = *needs;
+fn too_small(needs: &Needs, capacities: &Capacities, most: &Capacities) -> Vec<MapName> {
+    let Needs { services, frontends, backends, slots, source_ranges, largest } = *needs;
     let more = |[v4, v6]: [usize; 2]| v4.max(v6);
     let rows = [
         (MapName::Services, services),
@@ -102,11 +102,27 @@ fn too_small(needs: &Needs, capacities: &Capacities) -> Vec<MapName> {
     let room = |map| capacities.room(map).map_or(f64::INFINITY, f64::from);
     let full = rows.into_iter().filter(|(map, rows)| *rows as f64 >= room(*map) * HIGH);
     let mut full: Vec<_> = full.map(|(map, _)| map).collect();
+    let single = [
+        (MapName::Services, largest.services),
+        (MapName::Frontends, largest.frontends),
+        (MapName::Backends, largest.backends),
+        (MapName::Slots, largest.backends),
+        (MapName::SourceRanges, largest.source_ranges),
+    ];
+    let finds_room = |map, rows, capacities| share(map, capacities).is_none_or(|share| rows <= share);
+    // Larger maps for a Service that will find no room in the largest would be of no use to anybody.
+    let gains = |map, rows| !finds_room(map, rows, capacities) && finds_room(map, rows, most);
+    full.extend(single.into_iter().filter(|(map, rows)| gains(*map, *rows)).map(|(map, _)| map));
     let for_tables = more(slots.map(|slots| slots_for_tables(slots.all, slots.largest_table)));
     if for_tables as f64 > room(MapName::Slots) {
         full.push(MapName::Slots);
     }
     full
+}
+
+/// Rows of a map that one Service may have; nothing if its size cannot be changed.
+fn share(map: MapName, capacities: &Capacities) -> Option<usize> {
+    capacities.room(map).map(|room| dataplane::share(room as usize))
 }
 
 fn adopt(datapath: &Datapath) -> Result<(KernelMaps, Reconciler)> {
@@ -121,10 +137,8 @@ fn too_full(pressure: &Pressure, most: &Capacities) -> Vec<MapName> {
     if pressure.reduced_tables > 0 || lacks_room_for_tables(pressure) {
         full.push(MapName::Slots);
     }
-    // Larger maps for a Service that will find no room in the largest would be of no use to anybody.
-    let finds_room = |(map, rows): &(&MapName, &usize)| {
-        most.room(**map).is_some_and(|room| **rows <= dataplane::share(room as usize))
-    };
+    let finds_room =
+        |(map, rows): &(&MapName, &usize)| share(**map, most).is_some_and(|share| **rows <= share);
     full.extend(pressure.lacking.iter().filter(finds_room).map(|(map, _)| *map));
     full.sort_unstable();
     full.dedup();
@@ -234,7 +248,11 @@ impl Agent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dataplane::MapFill, model::Family, plan::Slots};
+    use crate::{
+        dataplane::MapFill,
+        model::Family,
+        plan::{Largest, Slots},
+    };
 
     #[test]
     fn what_is_needed_fits_at_once_if_it_may() {
@@ -248,6 +266,17 @@ mod tests {
         let most = fitting(needs([1_000_000, 0], [0, 0]), configured);
         assert_eq!(most, Some(Capacities { backends: 16_000, ..configured }));
         assert_eq!(fitting(needs([1_000_000, 0], [0, 0]), most.unwrap_or(configured)), None);
+    }
+
+    #[test]
+    fn a_single_service_fits_at_once() {
+        let begin = Capacities::default();
+        let needs = |largest| Needs { largest, backends: [10_000, 0], ..Needs::default() };
+        let fitting = |largest| fitting(&needs(largest), begin, &begin.most(0));
+        assert_eq!(fitting(Largest { backends: 8_192, ..Largest::default() }), None);
+        let larger = Capacities { backends: 2 * begin.backends, ..begin };
+        assert_eq!(fitting(Largest { backends: 8_193, ..Largest::default() }), Some(larger));
+        assert_eq!(fitting(Largest { backends: 20_000_000, ..Largest::default() }), None, "it never will");
     }
 
     #[test]

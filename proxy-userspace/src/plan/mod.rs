@@ -12,6 +12,6 @@ mod rules;
 mod scopes;
 
 pub use build::build;
-pub use needs::{Needs, Slots, needs};
+pub use needs::{Largest, Needs, Slots, needs};
 pub use node::{Host, Takeover, node};
 pub use row::{BackendRow, ClientRules, FrontendRow, LacksLocal, NodePlan, PortPlan, Scope, Spread};

@@ -20,6 +20,17 @@ pub struct Needs {
     pub backends: [usize; 2],
     pub slots: [Slots; 2],
     pub source_ranges: [usize; 2],
+    pub largest: Largest,
+}
+
+/// The most rows that a single Service needs in one map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the maps")]
+pub struct Largest {
+    pub services: usize,
+    pub frontends: usize,
+    pub backends: usize,
+    pub source_ranges: usize,
 }
 
 /// Slots of a family, where lookup tables have the size they should have.
@@ -51,35 +62,44 @@ pub fn needs(state: &State, config: &Config) -> Needs {
     let mut needs = Needs::default();
     for service in state.services().filter(|service| service.served().is_ok()) {
         needs.services += service.ports.len();
+        let mut frontends = [0; 2];
         for face in service.faces() {
-            needs.frontends[face.claim.family as usize] += 1;
+            frontends[face.claim.family as usize] += 1;
         }
+        let largest = &mut needs.largest;
+        largest.services = largest.services.max(service.ports.len());
         for family in Family::ALL {
-            needs.source_ranges[family as usize] += service.source_ranges(family).len() * service.ports.len();
+            let ranges = service.source_ranges(family).len() * service.ports.len();
+            needs.frontends[family as usize] += frontends[family as usize];
+            needs.source_ranges[family as usize] += ranges;
+            largest.frontends = largest.frontends.max(frontends[family as usize]);
+            largest.source_ranges = largest.source_ranges.max(ranges);
         }
     }
     for family in Family::ALL {
-        let (backends, slots) = endpoints(state, config, family);
+        let (backends, slots) = endpoints(state, config, family, &mut needs.largest.backends);
         (needs.backends[family as usize], needs.slots[family as usize]) = (backends, slots);
     }
     needs
 }
 
-/// Backends, each once, and slots of one family.
-fn endpoints(state: &State, config: &Config, family: Family) -> (usize, Slots) {
+/// Backends, each once, and slots of one family; raises `largest` to the most backends of a single Service.
+fn endpoints(state: &State, config: &Config, family: Family, largest: &mut usize) -> (usize, Slots) {
     let hasher = RandomState::new();
     // Hashes take the least memory; two of them being equal makes a difference of one row.
     let mut backends = HashSet::new();
     let mut slots = Slots::default();
     for service in state.services().filter(|service| service.cluster_ip(family).is_some()) {
-        let (mut even, mut weighted) = (0, false);
+        let (mut even, mut weighted, mut own) = (0, false, 0);
         for port in &service.ports {
             for candidate in state.candidates(&service.name, port, family) {
                 backends.insert(hasher.hash_one((candidate.addr, port.protocol)));
+                own += 1;
                 even += slots_of(service, &candidate);
                 weighted |= candidate.weight != Weights::DEFAULT;
             }
         }
+        *largest = own.max(*largest);
         if weighted || may_hash(service, config) {
             add_planned(state, config, service, family, &mut slots);
         } else {

@@ -90,8 +90,15 @@ fn what_there_is_tells_how_many_rows_it_needs() {
     engine.absorb(initial(&(NODE.to_owned() + &shared + &service("c", 3))));
     let slots = plan::Slots { all: 3, largest_table: 0 };
     let slots = [slots, plan::Slots::default()];
-    let expected =
-        plan::Needs { services: 3, frontends: [6, 0], backends: [2, 0], slots, ..Default::default() };
+    let largest = plan::Largest { services: 1, frontends: 2, backends: 1, ..Default::default() };
+    let expected = plan::Needs {
+        services: 3,
+        frontends: [6, 0],
+        backends: [2, 0],
+        slots,
+        largest,
+        ..Default::default()
+    };
     assert_eq!(engine.needs(), expected);
     engine.sync(&mut maps);
     assert_eq!((maps.services.len(), maps.v4.frontends.len()), (3, 6));

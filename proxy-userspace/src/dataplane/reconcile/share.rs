@@ -22,10 +22,11 @@ pub(super) fn split_off_too_large(
     maps: &mut impl MapStore,
     chunk: &mut Vec<(ObjectName, Waiting)>,
 ) -> Vec<(ObjectName, Waiting, MapError)> {
+    let room = Room::of(maps);
     let mut too_large = Vec::new();
     let mut place = 0;
     while let Some((_, waiting)) = chunk.get(place) {
-        match ensure_share(maps, waiting) {
+        match room.ensure_share(waiting) {
             Ok(()) => place += 1,
             Err(why) => {
                 let (service, waiting) = chunk.swap_remove(place);
@@ -36,18 +37,33 @@ pub(super) fn split_off_too_large(
     too_large
 }
 
-/// An error if the rows of a single Service take more of a map than it may have.
-fn ensure_share(maps: &mut impl MapStore, plans: &Waiting) -> Result<(), MapError> {
-    let of = |family| plans.iter().filter(move |plan: &&PortPlan| plan.family == family);
-    let ports = Family::ALL.map(|family| of(family).filter(|plan| !plan.frontends.is_empty()).count());
-    let [v4, v6] = Family::ALL.map(|family| rows(of(family)));
-    ensure(MapName::Services, ports[0].max(ports[1]), maps.service_capacity())?;
-    ensure_family(maps.v4(), v4)?;
-    ensure_family(maps.v6(), v6)
+/// Rows that maps have, asked once for many Services: the kernel takes its time to tell.
+struct Room {
+    services: u32,
+    families: [[(MapName, u32); 4]; 2],
 }
 
-fn ensure_family<A: Addr>(maps: &impl FamilyMaps<A>, rows: [(MapName, usize); 4]) -> Result<(), MapError> {
-    rows.into_iter().try_for_each(|(map, rows)| ensure(map, rows, maps.capacity(map)))
+/// The maps of a family in which Services have rows.
+const SHARED: [MapName; 4] = [MapName::Frontends, MapName::Backends, MapName::Slots, MapName::SourceRanges];
+
+impl Room {
+    fn of(maps: &mut impl MapStore) -> Self {
+        fn of_family<A: Addr>(maps: &impl FamilyMaps<A>) -> [(MapName, u32); 4] {
+            SHARED.map(|map| (map, maps.capacity(map)))
+        }
+        Self { services: maps.service_capacity(), families: [of_family(maps.v4()), of_family(maps.v6())] }
+    }
+
+    /// An error if the rows of a single Service take more of a map than it may have.
+    fn ensure_share(&self, plans: &Waiting) -> Result<(), MapError> {
+        let of = |family| plans.iter().filter(move |plan: &&PortPlan| plan.family == family);
+        let ports = Family::ALL.map(|family| of(family).filter(|plan| !plan.frontends.is_empty()).count());
+        ensure(MapName::Services, ports[0].max(ports[1]), self.services)?;
+        Family::ALL.into_iter().try_for_each(|family| {
+            let room = self.families[family as usize].into_iter();
+            room.zip(rows(of(family))).try_for_each(|((map, capacity), rows)| ensure(map, rows, capacity))
+        })
+    }
 }
 
 fn ensure(map: MapName, rows: usize, capacity: u32) -> Result<(), MapError> {
@@ -55,19 +71,14 @@ fn ensure(map: MapName, rows: usize, capacity: u32) -> Result<(), MapError> {
     if rows <= share { Ok(()) } else { Err(MapError::TooLarge { map, rows, share, capacity }) }
 }
 
-/// Rows that the ports of one family need. Backends that two ports share, and lookup tables, which are made to fit,
-/// do not count.
-fn rows<'a>(plans: impl Iterator<Item = &'a PortPlan>) -> [(MapName, usize); 4] {
+/// Rows that the ports of one family need, in the order of [`SHARED`]. Backends count for each port, lookup tables do
+/// not: they are made to fit.
+fn rows<'a>(plans: impl Iterator<Item = &'a PortPlan>) -> [usize; 4] {
     let (mut frontends, mut backends, mut ranges) = (0, 0, 0);
     for plan in plans {
         frontends += plan.frontends.len();
         backends += plan.cluster.backends.len().max(plan.local.backends.len());
         ranges += plan.source_ranges.len();
     }
-    [
-        (MapName::Frontends, frontends),
-        (MapName::Backends, backends),
-        (MapName::Slots, backends),
-        (MapName::SourceRanges, ranges),
-    ]
+    [frontends, backends, backends, ranges]
 }
