@@ -22,16 +22,7 @@ use crate::{
 #[inline(always)]
 pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
     let Some(icmp) = A::transport(packet) else { return Output::CONTINUE.into() };
-    let dst = lookup::address(&icmp.dst);
-    if dst.is_unallocated() {
-        return Err(DropReason::UnallocatedAddress).into();
-    }
-    if let Some(request) = echo::request(packet, &icmp) {
-        let is_answered = dst.is_a_services() && echo::answer(packet, &icmp, request);
-        let answer = Output::by(How::Transmit, packet.ifindex());
-        return if is_answered { answer } else { Output::CONTINUE }.into();
-    }
-    pass(packet, &icmp, INGRESS)
+    to_a_service(packet, &icmp, How::Transmit).unwrap_or_else(|| pass(packet, &icmp, INGRESS))
 }
 
 /// ICMP leaves the host's stack.
@@ -39,18 +30,26 @@ pub fn ingress<P: Packet, A: Family>(packet: &P) -> Verdict {
 pub fn egress<P: Packet, A: Family>(packet: &P) -> Verdict {
     let Some(icmp) = A::transport(packet) else { return Output::CONTINUE.into() };
     // What others have sent has been looked at where it entered.
-    if packet.ingress_ifindex() == 0 {
-        let dst = lookup::address(&icmp.dst);
-        if dst.is_unallocated() {
-            return Err(DropReason::UnallocatedAddress).into();
-        }
-        if let Some(request) = echo::request(packet, &icmp) {
-            let is_answered = dst.is_a_services() && echo::answer(packet, &icmp, request);
-            let answer = Output::by(How::Receive, packet.ifindex());
-            return if is_answered { answer } else { Output::CONTINUE }.into();
-        }
+    if packet.ingress_ifindex() == 0
+        && let Some(verdict) = to_a_service(packet, &icmp, How::Receive)
+    {
+        return verdict;
     }
     pass(packet, &icmp, EGRESS)
+}
+
+/// What nobody has is dropped, and an echo request answered if it is to a service. Nothing of anything else, which may
+/// be an error. An answer goes by `how`.
+#[inline(always)]
+fn to_a_service<P: Packet, A: Family>(packet: &P, icmp: &Transport<A>, how: How) -> Option<Verdict> {
+    let dst = lookup::address(&icmp.dst);
+    if dst.is_unallocated() {
+        return Some(Verdict::from(Err(DropReason::UnallocatedAddress)));
+    }
+    let request = echo::request(packet, icmp)?;
+    let is_answered = dst.is_a_services() && echo::answer(packet, icmp, request);
+    let output = if is_answered { Output::by(how, packet.ifindex()) } else { Output::CONTINUE };
+    Some(output.into())
 }
 
 /// An error about a packet of a connection takes the way of the replies. Anything else goes on as it came.

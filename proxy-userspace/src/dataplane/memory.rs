@@ -4,10 +4,12 @@
 //! Like the kernel's, a batch that fails may have been carried out in part. There is no
 //! LRU: flow tables hold whatever is put into them.
 
+mod faults;
 mod readers;
+mod room;
 mod sweep;
 
-use std::{collections::BTreeMap, io};
+use std::collections::BTreeMap;
 
 use proxy_common::{
     addr::{Ip4, Ip6},
@@ -27,45 +29,12 @@ use proxy_common::{
     },
 };
 
-pub use self::readers::Readers;
+pub use self::{
+    faults::{Fault, Faults},
+    readers::Readers,
+    room::Room,
+};
 use super::{FamilyMaps, MapAddr, MapError, MapName, MapStore};
-
-/// Which write fails next, and how far it gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Writes that succeed before.
-    pub after: u32,
-    /// Rows of the batch that are written nevertheless.
-    pub rows: usize,
-}
-
-/// Counts writes and makes some fail.
-#[derive(Clone, Debug, Default)]
-pub struct Faults {
-    /// Rows written or deleted so far.
-    pub rows: u64,
-    /// The next writes that fail, each counted from the one before.
-    pub next: Vec<Fault>,
-}
-
-impl Faults {
-    /// How many of `rows` are to be carried out, and whether to fail then.
-    fn admit(&mut self, map: MapName, rows: usize) -> (usize, Result<(), MapError>) {
-        let Some(fault) = self.next.first_mut() else {
-            self.rows += rows as u64;
-            return (rows, Ok(()));
-        };
-        if fault.after > 0 {
-            fault.after -= 1;
-            self.rows += rows as u64;
-            return (rows, Ok(()));
-        }
-        let done = self.next.remove(0).rows.min(rows);
-        self.rows += done as u64;
-        let source = io::Error::from(io::ErrorKind::Interrupted);
-        (done, Err(MapError::Retryable { map, what: format!("write {rows} rows"), source }))
-    }
-}
 
 /// All maps.
 #[derive(Clone, Debug)]
@@ -114,30 +83,6 @@ pub struct MemoryFamily<A> {
     pub readers: Option<Readers>,
     frontend_capacity: usize,
     source_range_capacity: usize,
-}
-
-/// Rows that maps have room for; of frontends, backends and slots in each family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of the maps")]
-pub struct Room {
-    pub services: u32,
-    pub frontends: u32,
-    pub backends: u32,
-    pub slots: u32,
-    pub source_ranges: u32,
-}
-
-impl Room {
-    /// This capacity for each map.
-    pub fn each(capacity: u32) -> Self {
-        Self {
-            services: capacity,
-            frontends: capacity,
-            backends: capacity,
-            slots: capacity,
-            source_ranges: capacity,
-        }
-    }
 }
 
 impl MemoryMaps {

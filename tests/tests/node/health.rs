@@ -207,6 +207,34 @@ fn a_service_without_room_concerns_nobody_else() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_service_finds_the_room_that_another_gives_back() -> Result<()> {
+    let mut shunt = Agent::small(SocketLb::Off);
+    // They grow to sixteen times as much.
+    shunt["maps"]["frontends"] = 8.into();
+    let mut cluster = Cluster::build(1, &shunt)?;
+    let mut objects = manifests::two_nodes()?;
+    objects.retain(|object| object["kind"] == "Node");
+    let large = ["a", "b"].map(|name| with_ports(name, &format!("10.96.1.{}", name.as_bytes()[0]), 60));
+    objects.extend(large.into_iter().chain([with_ports("c", "10.96.1.1", 10)]));
+    cluster.start(&objects)?;
+    let node = &mut cluster.nodes[0];
+    let row = |node: &Node| -> Result<String> {
+        let listed = node.agent.shunt(&node.host.netns, &["service", "list"])?;
+        let row = listed.lines().find(|line| line.contains("demo/c")).context("a row of the Service")?;
+        Ok(row.to_owned())
+    };
+    let refused = row(node)?;
+    ensure!(refused.contains("refused") && refused.contains("map frontends is full (128 rows)"), "{refused}");
+    objects.retain(|object| object["metadata"]["name"] != "a");
+    node.agent.write(&objects)?;
+    soon(|| {
+        let served = row(node)?;
+        ensure!(served.contains("10.96.1.1:"), late!("{served}"));
+        Ok(())
+    })
+}
+
 /// A thread of a process that stands still until this is dropped, while the others go on.
 struct Halted(Pid);
 
