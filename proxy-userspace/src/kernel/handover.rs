@@ -20,6 +20,7 @@
 mod flows;
 mod ports;
 mod settings;
+mod waiting;
 
 use aya::maps::MapData;
 use proxy_common::{
@@ -27,7 +28,7 @@ use proxy_common::{
     maps::settings::flags::HANDOVER,
 };
 
-use self::{ports::Range, settings::Theirs};
+use self::{ports::Range, settings::Theirs, waiting::Waiting};
 use super::{
     KernelMaps,
     bpf::{ANY, NOEXIST, wait_for_programs},
@@ -155,17 +156,20 @@ impl Handover {
         self.generations.switch(to)?;
         self.tell_programs(maps)?;
         let_programs_end()?;
+        let (mut v4, mut v6) = (Waiting::new(), Waiting::new());
         for from in &self.outgoing {
-            let v4 = flows::copy::<Ip4>(from, to, maps.v4())?;
-            let v6 = flows::copy::<Ip6>(from, to, maps.v6())?;
+            let copied = flows::copy::<Ip4>(from, to, maps.v4(), &mut v4)?
+                + flows::copy::<Ip6>(from, to, maps.v6(), &mut v6)?;
             copy_others(from, to)?;
             let generation = from.generation().directory();
             tracing::info!(
                 generation,
-                connections = v4 + v6,
+                connections = copied,
                 "made known what the outgoing programs translate"
             );
         }
+        let waiting = v4.take_places(to)? + v6.take_places(to)?;
+        tracing::debug!(waiting, "connections that give way have places");
         Ok(())
     }
 

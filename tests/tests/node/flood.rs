@@ -19,6 +19,7 @@ use proxy_common::{
     maps::transient::Queue,
 };
 use proxy_userspace::kernel::{PinnedMaps, Pins};
+use serde_json::json;
 use tests::{
     agent::{Agent, SocketLb},
     late,
@@ -77,12 +78,13 @@ fn connections_go_on_and_are_opened_during_a_flood_of_syns() -> Result<()> {
     Ok(())
 }
 
-/// The agent ends, by a supervisor and by a crash, and comes back.
+/// The agent ends, by a supervisor and by a crash, comes back, and hands its connections over to maps of another size.
 #[test]
 fn restarts_during_a_flood_lose_nothing() -> Result<()> {
     let mut shunt = Agent::small(SocketLb::Off);
     shunt["maps"]["conntrack"] = ROWS.into();
     let mut cluster = configured(&shunt)?;
+    shunt["maps"]["conntrack"] = (2 * ROWS).into();
     let mut load = Load::start(
         &cluster,
         &[
@@ -103,8 +105,13 @@ fn restarts_during_a_flood_lose_nothing() -> Result<()> {
     };
     flooded(&mut load, "the flood alone")?;
     floods.iter().try_for_each(|flood| flooded_rows(&cluster, flood.to).map(drop))?;
-    for (how, signal) in [("stopped", Signal::SIGTERM), ("killed", Signal::SIGKILL)] {
+    for (how, signal) in
+        [("stopped", Signal::SIGTERM), ("killed", Signal::SIGKILL), ("resized", Signal::SIGTERM)]
+    {
         let Node { host, agent, .. } = &mut cluster.nodes[1];
+        if how == "resized" {
+            agent.configure(&json!({}), &shunt)?;
+        }
         agent.kill(signal)?;
         flooded(&mut load, how)?;
         agent.start(&host.netns)?;

@@ -9,6 +9,7 @@ use proxy_common::{
     maps::conntrack::{CtEntry, CtKey, flags::SNAT_PENDING},
 };
 
+use super::waiting::Waiting;
 use crate::kernel::{
     KernelAddr, KernelError,
     bpf::{ANY, NOEXIST, typed},
@@ -21,7 +22,7 @@ use crate::kernel::{
 /// whose first packet was between two hooks.
 const ROUNDS: usize = 16;
 
-fn bytes<T: Pod>(row: &T) -> &[u8] {
+pub(super) fn bytes<T: Pod>(row: &T) -> &[u8] {
     // SAFETY: plain old data without padding.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(row).cast(), size_of::<T>()) }
 }
@@ -39,6 +40,7 @@ pub(super) fn copy<A: KernelAddr>(
     from: &Pins,
     to: &Pins,
     family: &mut KernelFamily<A>,
+    waiting: &mut Waiting<A>,
 ) -> Result<usize, KernelError> {
     let Some(carrier) = connections::<A>(from, to)? else { return Ok(0) };
     let mut copied = 0;
@@ -50,6 +52,7 @@ pub(super) fn copy<A: KernelAddr>(
             return Ok(());
         }
         copied += 1;
+        waiting.note(&key, &entry);
         family.address_filter.admit_row(&key, &entry).map_err(std::io::Error::other)?;
         unless_there(carrier.to.map.put(&row.key, bytes(&entry.at(&key)), NOEXIST))
     })?;
