@@ -27,6 +27,9 @@ pub(super) const SWEEP_REST: u32 = 10;
 /// wait while it goes on, and of a hundred changes not one shall.
 pub(super) const FULL_SYNC_REST: u32 = 200;
 
+/// Time between looks whether what is attached still is. Two system calls for each program.
+pub(super) const ATTACHMENTS: Duration = Duration::from_secs(10);
+
 /// Pods that start while the API server is away have their link attached after this.
 const LISTS_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -41,6 +44,8 @@ pub(super) struct Due {
     /// Another attempt to find room for Services that have none.
     pub(super) refused: Option<Instant>,
     pub(super) full_sync: Instant,
+    /// A look whether what is attached still is.
+    pub(super) attachments: Instant,
     pub(super) sweep: Instant,
     /// The earliest time of the next sweep.
     pub(super) sweep_not_before: Instant,
@@ -59,6 +64,7 @@ impl Due {
             writes_not_before: now,
             refused: None,
             full_sync: now + sync_period,
+            attachments: now + ATTACHMENTS,
             sweep: now + SWEEP,
             sweep_not_before: now,
             exempt: None,
@@ -73,6 +79,11 @@ impl Due {
 
     pub(super) fn full_sync_at(&self, listed: bool) -> Option<Instant> {
         listed.then_some(self.full_sync)
+    }
+
+    /// Until programs are attached there is nothing to look for.
+    pub(super) fn attachments_at(&self) -> Option<Instant> {
+        self.patience.is_none().then_some(self.attachments)
     }
 
     pub(super) fn sweep_at(&self, listed: bool) -> Option<Instant> {

@@ -33,7 +33,7 @@ use self::{
 use super::engine::Engine;
 use crate::{
     dataplane::{MapName, Pressure, Repairs, Survey, Swept},
-    kernel::XdpStatus,
+    kernel::{Part, XdpStatus},
     meter::Meter,
 };
 
@@ -57,6 +57,11 @@ const REPAIRED: Meter = Meter::counter(
     &["map"],
     "Rows that others had changed, found and put right by a full sync; of slots, ranges",
 );
+const REPAIRED_PARTS: Meter = Meter::counter(
+    "shunt_repaired_attachments_total",
+    &["part"],
+    "Programs at devices, socket hooks, settings of loopback and pins that others had taken away, and that were put back",
+);
 const TO_MAP: Meter = Meter::histogram(
     "shunt_event_to_map_duration_seconds",
     &[],
@@ -75,7 +80,8 @@ const REFUSED: Meter = Meter::gauge(
 );
 
 /// The metrics that are counted in this file.
-pub(super) const AGENT: [Meter; 7] = [DESTROYED, GROWTHS, GROWTHS_FAILED, REPAIRED, TO_MAP, EXPIRED, REFUSED];
+pub(super) const AGENT: [Meter; 8] =
+    [DESTROYED, GROWTHS, GROWTHS_FAILED, REPAIRED, REPAIRED_PARTS, TO_MAP, EXPIRED, REFUSED];
 
 type ByMap<M> = Family<[(&'static str, &'static str); 1], M>;
 
@@ -91,6 +97,7 @@ pub struct AgentMetrics {
     growths: Counter,
     growths_failed: Counter,
     repaired: ByMap<Counter>,
+    repaired_parts: ByMap<Counter>,
     to_map: Histogram,
     expired: Counter,
     refused: ByMap<Gauge>,
@@ -112,6 +119,7 @@ impl AgentMetrics {
             growths: Counter::default(),
             growths_failed: Counter::default(),
             repaired: ByMap::default(),
+            repaired_parts: ByMap::default(),
             // From half a millisecond to half a minute.
             to_map: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             expired: Counter::default(),
@@ -132,6 +140,8 @@ impl AgentMetrics {
         GROWTHS.register(registry, self.growths.clone());
         GROWTHS_FAILED.register(registry, self.growths_failed.clone());
         REPAIRED.register(registry, self.repaired.clone());
+        Part::ALL.into_iter().for_each(|part| self.count_parts(part, 0));
+        REPAIRED_PARTS.register(registry, self.repaired_parts.clone());
         TO_MAP.register(registry, self.to_map.clone());
         EXPIRED.register(registry, self.expired.clone());
         self.set_refused(BTreeMap::new());
@@ -166,6 +176,15 @@ impl AgentMetrics {
     pub(super) fn compared(&self, engine: &Engine, took: Duration, repairs: &Repairs) {
         self.kube_proxy.compared(took, |family| engine.is_pending(family));
         self.count_repairs(repairs);
+    }
+
+    /// So many things were taken away, and put back.
+    pub(super) fn count_repaired_parts(&self, parts: &[Part]) {
+        parts.iter().for_each(|part| self.count_parts(*part, 1));
+    }
+
+    fn count_parts(&self, part: Part, count: u64) {
+        self.repaired_parts.get_or_create(&REPAIRED_PARTS.with([part.name()])).inc_by(count);
     }
 
     fn count_repairs(&self, repairs: &Repairs) {

@@ -5,6 +5,7 @@
 //! what differs, remove what nobody wants any more, attach. Traffic flows by the last
 //! good state all the while, and after the end.
 
+mod attachments;
 mod backoff;
 mod due;
 mod edges;
@@ -33,6 +34,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use self::{
+    attachments::Attachments,
     backoff::Backoff,
     due::{BEAT, Due, FULL_SYNC_REST, REFUSED, REFUSED_WITH_ROOM, SWEEP, SWEEP_AFTER_WRITES, SWEEP_REST, at},
     edges::{Edges, follow_host},
@@ -101,6 +103,7 @@ struct Agent {
     pressure: PressureWatch,
     refusals: Refusals,
     edges: Edges,
+    attachments: Attachments,
     engine: Engine,
     health: Health,
     readiness: Readiness,
@@ -171,6 +174,7 @@ impl Agent {
             pressure: PressureWatch::new(events.clone()),
             refusals: Refusals::new(events),
             edges: Edges::new(config),
+            attachments: Attachments::default(),
             engine: if stands_alone { engine.stand_alone() } else { engine },
             health,
             readiness: Readiness::new(taint),
@@ -204,6 +208,7 @@ impl Agent {
                 () = at(self.due.refused) => self.retry_refused(),
                 () = at(self.due.exempt) => self.exempt(),
                 () = at(self.due.patience) => self.attach_without_lists()?,
+                () = at(self.due.attachments_at()) => self.compare_attachments(),
                 () = at(self.due.full_sync_at(self.engine.is_listed())) => self.full_sync(),
                 () = at(self.due.sweep_at(self.engine.is_listed() && self.sweeper.is_idle())) => self.sweep(),
                 step = self.sweeper.step() => self.sweep_goes_on(step?),
@@ -298,6 +303,7 @@ impl Agent {
         self.edges.follow(&mut self.datapath, &mut self.maps, &host, self.engine.node_addresses());
         self.metrics.set_edges(self.edges.xdp(), self.datapath.attachments());
         self.readiness.attached(self.edges.are_attached(), self.engine.node());
+        self.tell_attached();
     }
 
     fn attach_without_lists(&mut self) -> Result<()> {

@@ -52,7 +52,8 @@ pub struct CleanupArgs {
     /// connections by then.
     #[arg(long, value_name = "TIMEOUT", num_args = 0..=1, require_equals = true)]
     pub drain: Option<Option<GoDuration>>,
-    /// Remove everything under an agent that runs. It goes on without effect.
+    /// Remove everything under an agent that runs. It goes on without effect, and its /healthz and /livez
+    /// answer 503.
     #[arg(long, conflicts_with = "drain")]
     pub force: bool,
 }

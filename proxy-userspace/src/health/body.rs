@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::state::Report;
+use super::state::{Report, Trouble};
 use crate::{
     model::{Family, ObjectName},
     serve::{Answer, Content, StatusCode},
@@ -57,15 +57,15 @@ pub(super) fn service(service: &ObjectName, local_endpoints: usize, proxy_health
 
 /// The answer at `/healthz`: is this node fit for new connections?
 pub(super) fn healthz(report: &Report) -> Answer {
-    proxy(report, report.healthy && report.eligible, Some(report.eligible))
+    proxy(report, report.healthy, report.healthy && report.eligible, Some(report.eligible))
 }
 
 /// The answer at `/livez`: would a restart help? What becomes of the node has no say.
 pub(super) fn livez(report: &Report) -> Answer {
-    proxy(report, report.healthy, None)
+    proxy(report, report.alive, report.alive, None)
 }
 
-fn proxy(report: &Report, ok: bool, node_eligible: Option<bool>) -> Answer {
+fn proxy(report: &Report, healthy: bool, ok: bool, node_eligible: Option<bool>) -> Answer {
     let known = Family::ALL.into_iter().zip(report.families);
     // As in kube-proxy there is nothing to say of a family that has written nothing yet; but
     // if it never will, that is no reason for silence.
@@ -80,9 +80,9 @@ fn proxy(report: &Report, ok: bool, node_eligible: Option<bool>) -> Answer {
         last_updated: if ok { report.now } else { latest.unwrap_or(NEVER) },
         current_time: report.now,
         node_eligible,
-        healthy: report.healthy,
+        healthy,
         status: status.collect(),
-        reason: report.hangs.then_some("the agent's main loop hangs"),
+        reason: report.trouble.filter(|_| !healthy).map(Trouble::reason),
     };
     Answer { status: self::status(ok), content: Content::Json, weight: None, body: json(&body).into() }
 }
@@ -125,7 +125,7 @@ mod tests {
         let family = |healthy| FamilyReport { healthy, updated: Some(Timestamp::UNIX_EPOCH) };
         let (now, healthy, families) =
             (Timestamp::constant(90, 0), healthy == [true, true], healthy.map(family));
-        Report { now, healthy, hangs: false, eligible, families }
+        Report { now, healthy, alive: healthy, trouble: None, eligible, families }
     }
 
     #[test]
@@ -172,9 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_told() {
-        let hung = Report { hangs: true, ..report([true, true], true) };
+    fn what_is_wrong_is_told_where_it_counts() {
+        let with = |trouble, alive| Report {
+            healthy: false,
+            alive,
+            trouble: Some(trouble),
+            ..report([true, true], true)
+        };
+        let hung = with(Trouble::Hangs, false);
         assert!(words(&livez(&hung)).ends_with(r#""reason":"the agent's main loop hangs"}"#));
+        let missing = with(Trouble::Missing, true);
+        assert_eq!(
+            (healthz(&missing).status, livez(&missing).status),
+            (super::status(false), StatusCode::OK)
+        );
+        assert!(words(&healthz(&missing)).contains("reason") && !words(&livez(&missing)).contains("reason"));
         assert!(!words(&livez(&report([true, true], true))).contains("reason"));
     }
 }

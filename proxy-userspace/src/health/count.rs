@@ -5,7 +5,10 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{body, state::Report};
+use super::{
+    body,
+    state::{Report, Trouble},
+};
 use crate::{
     meter::Meter,
     metrics::Checks,
@@ -64,7 +67,9 @@ impl Counts {
             };
             self.checks.observe(name, asked, state.healthy);
         }
-        self.checks.observe("loop", asked, !report.hangs);
+        self.checks.observe("loop", asked, report.trouble != Some(Trouble::Hangs));
+        let programs = [Some(Trouble::Missing), Some(Trouble::Gone)];
+        self.checks.observe("programs", asked, !programs.contains(&report.trouble));
     }
 }
 

@@ -26,7 +26,7 @@ use self::count::Counts;
 pub use self::{
     count::HEALTH,
     ports::{Ports, ports},
-    state::State,
+    state::{Programs, State},
 };
 use crate::{
     metrics::Checks,
@@ -116,6 +116,11 @@ impl Health {
         for family in Family::ALL {
             if is_pending(family) { state.queued(family, now) } else { state.updated(family, wall) }
         }
+    }
+
+    /// Whether the programs are where they have to be.
+    pub fn set_programs(&self, programs: Programs) {
+        self.board.state().set_programs(programs, Instant::now());
     }
 
     /// Whether the node may be sent new connections from outside.

@@ -15,7 +15,46 @@ pub struct State {
     /// The agent's loop last came round.
     beat: Option<Instant>,
     eligible: bool,
+    programs: Programs,
+    /// Programs are missing since then.
+    missing_since: Option<Instant>,
 }
+
+/// Whether the programs are where they have to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
+    /// As far as is known.
+    Attached,
+    /// Some are not, which the agent goes on trying.
+    Missing,
+    /// Nor are the maps: another start makes them anew.
+    Gone,
+}
+
+/// What keeps a node from serving, whatever the families do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The agent's loop has stopped coming round.
+    Hangs,
+    /// [`Programs::Missing`], for longer than it takes to see a device go.
+    Missing,
+    /// [`Programs::Gone`].
+    Gone,
+}
+
+impl Trouble {
+    /// What it is, and what to do.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Hangs => "the agent's main loop hangs",
+            Self::Missing => "programs are not attached; the agent's log says which and why",
+            Self::Gone => "somebody has removed the maps and programs; a restart makes them anew",
+        }
+    }
+}
+
+/// A device that is just going refuses programs, and the next look tells.
+const MISSING: Duration = Duration::from_secs(5);
 
 /// The agent's loop comes round every second, however little there is to do; yet a single
 /// round may write every row there is, and that must not look like a hang.
@@ -35,10 +74,12 @@ struct Progress {
 pub struct Report {
     /// The moment.
     pub now: Timestamp,
-    /// No family is late, and the agent goes on.
+    /// No family is late, the agent goes on, and the programs are attached.
     pub healthy: bool,
-    /// The agent's loop has stopped coming round.
-    pub hangs: bool,
+    /// The agent does what it can: another start would not help.
+    pub alive: bool,
+    /// What is wrong, where that is no family's fault.
+    pub trouble: Option<Trouble>,
     /// The node is not about to go.
     pub eligible: bool,
     /// IPv4 and IPv6.
@@ -57,7 +98,14 @@ pub struct FamilyReport {
 impl State {
     /// Healthy, for nothing has happened yet. A change is late after `patience`.
     pub fn new(patience: Duration) -> Self {
-        Self { patience, families: [Progress::default(); 2], beat: None, eligible: true }
+        Self {
+            patience,
+            families: [Progress::default(); 2],
+            beat: None,
+            eligible: true,
+            programs: Programs::Attached,
+            missing_since: None,
+        }
     }
 
     /// A change is late after `patience` from here on.
@@ -85,9 +133,29 @@ impl State {
         std::mem::replace(&mut self.eligible, eligible) != eligible
     }
 
-    /// No family is late, and the agent goes on.
+    /// Notes whether the programs are where they have to be.
+    pub fn set_programs(&mut self, programs: Programs, now: Instant) {
+        self.programs = programs;
+        self.missing_since = (programs != Programs::Attached).then(|| self.missing_since.unwrap_or(now));
+    }
+
+    /// No family is late, the agent goes on, and the programs are attached.
     pub fn is_healthy(&self, now: Instant) -> bool {
-        !self.hangs(now) && self.families.iter().all(|progress| self.in_time(progress, now))
+        self.trouble(now).is_none() && self.all_in_time(now)
+    }
+
+    fn all_in_time(&self, now: Instant) -> bool {
+        self.families.iter().all(|progress| self.in_time(progress, now))
+    }
+
+    fn trouble(&self, now: Instant) -> Option<Trouble> {
+        let missing = self.missing_since.is_some_and(|since| now.saturating_duration_since(since) >= MISSING);
+        match self.programs {
+            _ if self.hangs(now) => Some(Trouble::Hangs),
+            Programs::Gone => Some(Trouble::Gone),
+            Programs::Missing if missing => Some(Trouble::Missing),
+            Programs::Missing | Programs::Attached => None,
+        }
     }
 
     fn hangs(&self, now: Instant) -> bool {
@@ -101,8 +169,10 @@ impl State {
             healthy: self.in_time(&progress, now),
             updated: progress.updated,
         });
-        let (healthy, hangs) = (self.is_healthy(now), self.hangs(now));
-        Report { now: wall, healthy, hangs, eligible: self.eligible, families }
+        let trouble = self.trouble(now);
+        let alive = matches!(trouble, None | Some(Trouble::Missing)) && self.all_in_time(now);
+        let healthy = self.is_healthy(now);
+        Report { now: wall, healthy, alive, trouble, eligible: self.eligible, families }
     }
 
     fn in_time(&self, progress: &Progress, now: Instant) -> bool {
@@ -154,13 +224,39 @@ mod tests {
         state.beat(start);
         assert!(state.is_healthy(start + PATIENCE));
         let late = state.report(start + PATIENCE + Duration::from_secs(1), Timestamp::UNIX_EPOCH);
-        assert!(late.hangs && !late.healthy && late.families.iter().all(|family| family.healthy));
+        assert!(
+            late.trouble == Some(Trouble::Hangs)
+                && !late.alive
+                && !late.healthy
+                && late.families.iter().all(|family| family.healthy)
+        );
         state.beat(start + Duration::from_secs(100));
         assert!(state.is_healthy(start + Duration::from_secs(101)));
         let mut quick = State::new(Duration::from_secs(2));
         quick.beat(start);
         assert!(quick.is_healthy(start + SHORTEST_HANG));
         assert!(!quick.is_healthy(start + SHORTEST_HANG + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn programs_that_are_missing_for_long_are_told() {
+        let start = Instant::now();
+        let mut state = State::new(PATIENCE);
+        let look = |state: &State, seconds| {
+            let report = state.report(start + Duration::from_secs(seconds), Timestamp::UNIX_EPOCH);
+            assert_eq!(report.healthy, report.trouble.is_none());
+            (report.healthy, report.alive)
+        };
+        state.set_programs(Programs::Missing, start);
+        assert_eq!(look(&state, 4), (true, true));
+        state.set_programs(Programs::Missing, start + Duration::from_secs(4));
+        assert_eq!(look(&state, 5), (false, true));
+        state.set_programs(Programs::Attached, start + Duration::from_secs(6));
+        assert_eq!(look(&state, 100), (true, true));
+        state.set_programs(Programs::Missing, start + Duration::from_secs(100));
+        assert_eq!(look(&state, 104), (true, true));
+        state.set_programs(Programs::Gone, start + Duration::from_secs(101));
+        assert_eq!(look(&state, 101), (false, false));
     }
 
     #[test]

@@ -2,27 +2,24 @@
 //! operator wants them. Either survives the agent, and a new agent replaces the program
 //! in place.
 
-use std::{collections::BTreeMap, fs, io};
+mod clsact;
+
+use std::{collections::BTreeMap, fs, io, os::fd::AsFd as _};
 
 use aya::{
     Ebpf,
     programs::{
-        Link, LinkOrder, ProgramError, SchedClassifier, TcAttachType,
+        Link, LinkOrder, SchedClassifier, TcAttachType,
         links::{FdLink, PinnedLink},
-        tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
+        tc::{self, SchedClassifierLink, TcAttachOptions},
     },
     util::KernelVersion,
 };
 
-use super::{error::KernelError, object, pins::Pins};
+use super::{bpf, error::KernelError, object, pins::Pins};
 
 /// The first kernel with TCX.
 const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
-/// Place of our clsact filters, by which we find them again, without the number of the generation.
-/// Low priorities run first.
-const PRIORITY: u16 = 0x7368;
-const HANDLE: TcHandle = TcHandle::new(0, 1);
-
 /// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcMode {
@@ -61,7 +58,7 @@ pub struct Target {
 #[derive(Clone, Copy)]
 pub(super) struct Direction {
     attach_type: TcAttachType,
-    name: &'static str,
+    pub(super) name: &'static str,
 }
 
 /// In the order in which they are attached: what enters must find its way out translated.
@@ -105,7 +102,7 @@ pub(super) fn attach(
     let attached = if by_tcx {
         attach_tcx(program, pins, outgoing, target, direction)
     } else {
-        attach_clsact(program, priority(pins), target, direction)
+        clsact::attach(program, clsact::priority(pins), target, direction)
     };
     attached.map_err(|source| KernelError::Attach {
         program: name,
@@ -158,6 +155,28 @@ fn attach_tcx(
     Ok(())
 }
 
+/// Whether `target` has a program of this generation in this direction. Which, is the business of the agent that
+/// attached last: there may be two for a while.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub(super) fn is_attached(
+    pins: &Pins,
+    by_tcx: bool,
+    target: &Target,
+    direction: Direction,
+) -> io::Result<bool> {
+    if !by_tcx {
+        return clsact::has_filter(clsact::priority(pins), target, direction);
+    }
+    // A link ends with its pin, or when somebody detaches it.
+    match bpf::link_open(&pins.link(&direction.pin(target.ifindex))) {
+        Ok(link) => Ok(bpf::link_device(link.as_fd())?.is_some_and(|facts| facts.ifindex == target.ifindex)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// The link of a generation at a device.
 fn tcx_link(pins: &Pins, ifindex: u32, direction: Direction) -> Option<SchedClassifierLink> {
     let link = PinnedLink::from_pin(pins.link(&direction.pin(ifindex))).ok()?;
@@ -175,12 +194,6 @@ pub(super) fn mode_of(generations: &[Pins]) -> Option<TcMode> {
     Some(if by_tcx { TcMode::Tcx } else { TcMode::Clsact })
 }
 
-/// Place of a generation's filters: those of a later one run later.
-fn priority(pins: &Pins) -> u16 {
-    let number = u16::try_from(pins.generation().number()).unwrap_or(u16::MAX);
-    PRIORITY.saturating_add(number)
-}
-
 /// Removes the filters of a generation; `attached` are the devices that carry another one.
 pub(super) fn retire_filters(pins: &Pins, attached: &BTreeMap<u32, Target>) {
     for target in attached.values() {
@@ -188,54 +201,14 @@ pub(super) fn retire_filters(pins: &Pins, attached: &BTreeMap<u32, Target>) {
             let link = SchedClassifierLink::attached(
                 &target.name,
                 direction.attach_type,
-                priority(pins),
-                HANDLE,
+                clsact::priority(pins),
+                clsact::HANDLE,
                 None,
             );
             // Where it is not attached by a filter there is none to detach.
             let _ = link.map(Link::detach);
         }
     }
-}
-
-fn attach_clsact(
-    program: &mut SchedClassifier,
-    priority: u16,
-    target: &Target,
-    direction: Direction,
-) -> Result<(), AttachError> {
-    match tc::qdisc_add_clsact(&target.name) {
-        Ok(()) => {}
-        Err(error) if is_errno(&error, nix::errno::Errno::EEXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let old = SchedClassifierLink::attached(&target.name, direction.attach_type, priority, HANDLE, None)?;
-    let id = match program.attach_to_link(old) {
-        Ok(id) => id,
-        Err(ProgramError::TcError(_)) => {
-            let options = NlOptions { priority, handle: HANDLE, ..NlOptions::default() };
-            program.attach_with_options(
-                &target.name,
-                direction.attach_type,
-                TcAttachOptions::Netlink(options),
-            )?
-        }
-        Err(error) => return Err(error.into()),
-    };
-    // Dropping the link would remove the filter, which is to outlive us.
-    std::mem::forget(program.take_link(id)?);
-    Ok(())
-}
-
-fn is_errno(error: &(dyn std::error::Error + 'static), errno: nix::errno::Errno) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return io.raw_os_error() == Some(errno as i32);
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// Removes our programs from the device called `name`; returns what was there.

@@ -14,7 +14,7 @@ use aya_obj::generated::{bpf_attr, bpf_cmd};
 
 pub(super) use grace::wait_for_programs;
 pub(super) use link::{
-    iter_link, link_cgroup, link_detach, link_open, link_pin, link_update, link_xdp, xdp_link,
+    iter_link, link_cgroup, link_detach, link_device, link_open, link_pin, link_update, xdp_link,
 };
 pub(super) use rows::{RawMap, typed};
 

@@ -1,6 +1,7 @@
 //! The loaded programs: how they come into the kernel, and what can be asked of them.
 
 mod devices;
+mod repair;
 mod takeover;
 
 use std::{
@@ -31,6 +32,7 @@ use super::{
 };
 
 pub use devices::EdgeChange;
+pub use repair::{Lost, Part, Standing};
 
 /// How the datapath is set up.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub struct Datapath {
     /// The programs for devices without an Ethernet header are loaded.
     has_layer3: bool,
     attached: BTreeMap<u32, Target>,
+    /// Socket hooks that are attached.
+    hooks: BTreeSet<&'static str>,
     /// Edges that refused the programs when they were last followed.
     refused: BTreeSet<u32>,
     xdp: xdp::Programs,
@@ -130,6 +134,7 @@ impl Datapath {
             options,
             has_layer3: false,
             attached: BTreeMap::new(),
+            hooks: BTreeSet::new(),
             refused: BTreeSet::new(),
             xdp: xdp::Programs::default(),
             no_xdp,
@@ -250,10 +255,10 @@ impl Datapath {
     pub fn set_socket_lb(&mut self, on: bool) -> Result<(), KernelError> {
         if !on {
             sockets::detach(&self.pins, &object::SOCKET_HOOKS);
+            self.hooks.retain(|hook| !object::SOCKET_HOOKS.contains(hook));
             return Ok(());
         }
-        let cgroup = self.cgroup()?;
-        sockets::attach(&mut self.ebpf, &self.pins, &cgroup, &object::SOCKET_HOOKS)
+        self.attach_hooks(&object::SOCKET_HOOKS)
     }
 
     /// Keeps other processes of the host from binding NodePorts, from here on.
@@ -261,8 +266,14 @@ impl Datapath {
     /// # Errors
     /// When there is no cgroup v2, or the kernel refuses.
     pub fn protect_node_ports(&mut self) -> Result<(), KernelError> {
+        self.attach_hooks(&object::BIND_HOOKS)
+    }
+
+    fn attach_hooks(&mut self, hooks: &[&'static str]) -> Result<(), KernelError> {
         let cgroup = self.cgroup()?;
-        sockets::attach(&mut self.ebpf, &self.pins, &cgroup, &object::BIND_HOOKS)
+        sockets::attach(&mut self.ebpf, &self.pins, &cgroup, hooks)?;
+        self.hooks.extend(hooks);
+        Ok(())
     }
 
     /// The ids of the cgroups of those of `pods`, given by UID, that have one already.

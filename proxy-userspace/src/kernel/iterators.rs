@@ -60,11 +60,30 @@ pub(super) fn pin(ebpf: &mut Ebpf, pins: &Pins, iterators: &[MapIterator]) -> Re
 
 impl MapIterator {
     fn pin(&self, ebpf: &mut Ebpf, pins: &Pins, btf: &Btf) -> Result<(), KernelError> {
-        let Self { name, map, kind } = *self;
+        let Self { name, kind, .. } = *self;
         let program = object::program::<Iter>(ebpf, name)?;
-        let failed = |source| KernelError::Program { name, source };
-        program.load(kind, btf).map_err(failed)?;
-        let program = program.fd().map_err(failed)?.as_fd();
+        program.load(kind, btf).map_err(|source| KernelError::Program { name, source })?;
+        self.pin_loaded(ebpf, pins)
+    }
+
+    /// The name of its pin.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its program is loaded: a kernel without type information takes none.
+    pub(super) fn is_loaded(&self, ebpf: &mut Ebpf) -> bool {
+        object::program::<Iter>(ebpf, self.name).is_ok_and(|program| program.fd().is_ok())
+    }
+
+    /// Pins it, or replaces the program of the pinned one.
+    ///
+    /// # Errors
+    /// When its program is not loaded, or the kernel refuses.
+    pub(super) fn pin_loaded(&self, ebpf: &mut Ebpf, pins: &Pins) -> Result<(), KernelError> {
+        let Self { name, map, .. } = *self;
+        let program = object::program::<Iter>(ebpf, name)?;
+        let program = program.fd().map_err(|source| KernelError::Program { name, source })?.as_fd();
         let map =
             MapData::from_pin(pins.map(map)).map_err(|source| KernelError::Map { name: map, source })?;
         let pin = pins.link(name);

@@ -1,7 +1,7 @@
 //! Settings of the loopback device where it is an edge, by netlink: in a container that is not
 //! privileged, `/proc/sys` is read-only.
 
-use std::io;
+use std::{fs, io};
 
 use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, NetlinkPayload};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -21,7 +21,7 @@ const SETTINGS: [u16; 2] = [23, 26];
 /// source, a loopback address among them, which the kernel takes for a forgery elsewhere
 /// and by default here too.
 pub(super) fn accept_own_sources(accept: bool) {
-    if let Err(error) = set(u32::from(accept)) {
+    if let Err(error) = set(accept) {
         tracing::warn!(
             %error,
             "cannot change accept_local and route_localnet of loopback: host processes may not reach \
@@ -30,9 +30,28 @@ pub(super) fn accept_own_sources(accept: bool) {
     }
 }
 
+/// Whether it does.
+///
+/// # Errors
+/// When the settings cannot be read.
+pub(super) fn accepts_own_sources() -> io::Result<bool> {
+    for setting in ["accept_local", "route_localnet"] {
+        if fs::read_to_string(format!("/proc/sys/net/ipv4/conf/lo/{setting}"))?.trim() == "0" {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The same as [`accept_own_sources`] for those who tell of it themselves.
+///
 /// The message that the kernel takes can set what the library names, and not clear it, so
 /// the attributes are made here.
-fn set(value: u32) -> io::Result<()> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn set(accept: bool) -> io::Result<()> {
+    let value = u32::from(accept);
     let settings = SETTINGS.map(|setting| DefaultNla::new(setting, value.to_ne_bytes().to_vec()));
     let mut nested = vec![0; settings.as_slice().buffer_len()];
     settings.as_slice().emit(&mut nested);

@@ -55,7 +55,7 @@ pub use attach::{Target, TcMode};
 pub use bpf::Run;
 pub use cleanup::cleanup;
 pub use conntrack_memory::{conntrack_bytes, conntrack_rows_within, full_conntrack_bytes};
-pub use datapath::{Datapath, EdgeChange, Options};
+pub use datapath::{Datapath, EdgeChange, Lost, Options, Part, Standing};
 pub use drops::{DROPS, DropMetrics};
 pub use dry_run::DryRun;
 pub use error::KernelError;

@@ -113,6 +113,11 @@ impl Pins {
         &self.root
     }
 
+    /// There is such a generation.
+    pub(super) fn exists(&self) -> bool {
+        self.maps_dir().exists()
+    }
+
     /// Makes the directories.
     ///
     /// # Errors

@@ -77,6 +77,21 @@ pub(super) fn attach(
     Ok(())
 }
 
+/// Whether `hook` is attached to the cgroup with this id.
+pub(super) fn is_attached(pins: &Pins, hook: &str, cgroup: u64) -> bool {
+    let attached = bpf::link_open(&pins.link(hook)).and_then(|link| bpf::link_cgroup(link.as_fd()));
+    attached.is_ok_and(|attached| attached == cgroup)
+}
+
+/// The id of a cgroup.
+///
+/// # Errors
+/// When there is no such cgroup.
+pub(super) fn cgroup_id(cgroup: &Path) -> Result<u64, KernelError> {
+    let id = File::open(cgroup).and_then(|dir| bpf::cgroup_id(dir.as_fd()));
+    id.map_err(|source| KernelError::Cgroup { path: cgroup.to_owned(), source })
+}
+
 fn attach_one(
     program: &mut CgroupSockAddr,
     pins: &Pins,

@@ -28,7 +28,7 @@ fn ask(node: &Node, path: &str) -> Result<(u16, Value)> {
 }
 
 /// Waits for the codes of `/healthz` and `/livez`; returns the body of the first.
-fn wait_for(node: &Node, healthz: u16, livez: u16) -> Result<Value> {
+pub(crate) fn wait_for_health(node: &Node, healthz: u16, livez: u16) -> Result<Value> {
     soon(|| {
         let ((code, body), (live, live_body)) = (ask(node, "/healthz")?, ask(node, "/livez")?);
         let is_shown = (code, live) == (healthz, livez);
@@ -47,7 +47,7 @@ fn set_node(cluster: &mut Cluster, change: impl Fn(&mut Value) -> bool) -> Resul
 #[test]
 fn a_node_that_goes_takes_no_new_connections_and_needs_no_restart() -> Result<()> {
     let mut cluster = two_nodes(SocketLb::Off)?;
-    let body = wait_for(&cluster.nodes[0], 200, 200)?;
+    let body = wait_for_health(&cluster.nodes[0], 200, 200)?;
     ensure!(body["nodeEligible"] == true && body["healthy"] == true, "{body}");
     ensure!(body["status"]["IPv4"]["healthy"] == true && body["status"]["IPv6"]["healthy"] == true, "{body}");
     ensure!(body["lastUpdated"] == body["currentTime"], "{body}");
@@ -56,19 +56,19 @@ fn a_node_that_goes_takes_no_new_connections_and_needs_no_restart() -> Result<()
         node["spec"]["taints"] = taint.clone();
         true
     })?;
-    let body = wait_for(&cluster.nodes[0], 503, 200)?;
+    let body = wait_for_health(&cluster.nodes[0], 503, 200)?;
     ensure!(body["nodeEligible"] == false && body["healthy"] == true, "{body}");
     set_node(&mut cluster, |_| true)?;
-    wait_for(&cluster.nodes[0], 200, 200)?;
+    wait_for_health(&cluster.nodes[0], 200, 200)?;
     set_node(&mut cluster, |node| {
         node["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         true
     })?;
-    wait_for(&cluster.nodes[0], 503, 200)?;
+    wait_for_health(&cluster.nodes[0], 503, 200)?;
     set_node(&mut cluster, |_| true)?;
-    wait_for(&cluster.nodes[0], 200, 200)?;
+    wait_for_health(&cluster.nodes[0], 200, 200)?;
     set_node(&mut cluster, |_| false)?;
-    wait_for(&cluster.nodes[0], 503, 200)?;
+    wait_for_health(&cluster.nodes[0], 503, 200)?;
     answers_are_counted(&cluster.nodes[0])
 }
 
@@ -78,7 +78,7 @@ fn a_machine_without_a_cluster_is_well_without_a_node_object() -> Result<()> {
     let mut objects = manifests::two_nodes()?;
     objects.retain(|object| object["kind"] != "Node");
     cluster.start(&objects)?;
-    let body = wait_for(&cluster.nodes[0], 200, 200)?;
+    let body = wait_for_health(&cluster.nodes[0], 200, 200)?;
     ensure!(body["nodeEligible"] == true, "{body}");
     let lacks = "there is no Node object of this name: NodePorts have no address, and the node has no zone";
     cluster.nodes[0].agent.wait_for("what it lacks", |line| line.message() == lacks)
@@ -131,11 +131,11 @@ fn rows_that_cannot_be_written_for_two_sync_periods_make_the_node_unhealthy() ->
     let mut objects = manifests::two_nodes()?;
     cluster.start(&objects)?;
     let node = &mut cluster.nodes[0];
-    wait_for(node, 200, 200)?;
+    wait_for_health(node, 200, 200)?;
     freeze(&node.agent.map("frontends_v4"))?;
     objects.push(with_ports("late", "10.96.0.99", 1));
     node.agent.write(&objects)?;
-    let body = wait_for(node, 503, 503)?;
+    let body = wait_for_health(node, 503, 503)?;
     ensure!(
         body["status"]["IPv4"]["healthy"] == false && body["status"]["IPv6"]["healthy"] == true,
         "{body}"
@@ -152,7 +152,7 @@ fn rows_that_cannot_be_written_for_two_sync_periods_make_the_node_unhealthy() ->
     other_size["maps"]["frontends"] = 256.into();
     node.agent.configure(&json!({}), &other_size)?;
     node.agent.start(&node.host.netns)?;
-    wait_for(node, 200, 200).map(drop)
+    wait_for_health(node, 200, 200).map(drop)
 }
 
 #[test]
@@ -260,11 +260,11 @@ fn a_main_loop_that_hangs_is_noticed_by_the_agent_itself() -> Result<()> {
     let mut cluster = impatient()?;
     cluster.start(&manifests::two_nodes()?)?;
     let node = &cluster.nodes[0];
-    wait_for(node, 200, 200)?;
+    wait_for_health(node, 200, 200)?;
     let halted = Halted::main_thread(node.agent.process_id()?)?;
     // With short sync periods that is after a quarter of a minute.
-    let body = wait_for(node, 503, 503)?;
+    let body = wait_for_health(node, 503, 503)?;
     ensure!(body["reason"] == "the agent's main loop hangs", "{body}");
     drop(halted);
-    wait_for(node, 200, 200).map(drop)
+    wait_for_health(node, 200, 200).map(drop)
 }

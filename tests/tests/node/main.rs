@@ -35,6 +35,7 @@ mod ports;
 mod raw;
 mod reconnect;
 mod reload;
+mod repair;
 mod services;
 mod sharing;
 mod socket;

@@ -39,7 +39,11 @@ pub const SHUNT: &[Field] = &[
     honoured("interfaces.pod", Live, "patterns of names of pod edges"),
     honoured("interfaces.node", Live, "patterns of names of node edges"),
     honoured("interfaces.tunnel", Live, "patterns of names of tunnel edges"),
-    honoured("attach", Restart, "`tcx`, `clsact`, or `auto`: the first where the kernel has it"),
+    honoured(
+        "attach",
+        Restart,
+        "`tcx`, `clsact`, or `auto`: the first where the kernel has it. By `clsact` no device may have the qdisc `ingress`, which has no egress: replace it with `clsact`, which takes the same filters",
+    ),
     honoured(
         "loadBalancer.mode",
         Live,

@@ -97,17 +97,20 @@ pub(in crate::kernel) struct LinkFacts {
     pub(in crate::kernel) program: u32,
 }
 
-/// The device and the program of an XDP link; nothing if it is another kind of link.
+/// The device and the program of an XDP or TCX link; nothing if it is another kind of link.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(in crate::kernel) fn link_xdp(link: BorrowedFd<'_>) -> io::Result<Option<LinkFacts>> {
+pub(in crate::kernel) fn link_device(link: BorrowedFd<'_>) -> io::Result<Option<LinkFacts>> {
     let info = info(link)?;
-    if info.type_ != bpf_link_type::BPF_LINK_TYPE_XDP as u32 {
-        return Ok(None);
-    }
-    // SAFETY: this is an XDP link, for which the kernel fills the xdp member.
-    let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
+    let (xdp, tcx) = (bpf_link_type::BPF_LINK_TYPE_XDP as u32, bpf_link_type::BPF_LINK_TYPE_TCX as u32);
+    let ifindex = match info.type_ {
+        // SAFETY: the kernel fills the xdp member of an XDP link.
+        kind if kind == xdp => unsafe { info.__bindgen_anon_1.xdp.ifindex },
+        // SAFETY: and the tcx member of a TCX link.
+        kind if kind == tcx => unsafe { info.__bindgen_anon_1.tcx.ifindex },
+        _ => return Ok(None),
+    };
     Ok(Some(LinkFacts { ifindex, program: info.prog_id }))
 }
 

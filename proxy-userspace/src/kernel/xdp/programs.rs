@@ -198,7 +198,7 @@ impl Attempt<'_> {
     /// then runs the program of this agent, without a packet in between that sees none.
     fn adopt(&mut self, barred: bool) -> Option<XdpMode> {
         let link = bpf::link_open(self.pin).ok()?;
-        let facts = bpf::link_xdp(link.as_fd()).ok().flatten();
+        let facts = bpf::link_device(link.as_fd()).ok().flatten();
         let mode = facts.filter(|facts| facts.ifindex == self.target.ifindex).and_then(|facts| {
             let mode = self.in_force().filter(|there| there.program == facts.program)?.mode;
             let wanted = match mode {
