@@ -13,4 +13,5 @@ pub mod metrics;
 pub mod model;
 pub mod plan;
 pub mod serve;
+pub mod tasks;
 pub mod watch;

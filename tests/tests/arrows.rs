@@ -18,14 +18,15 @@ struct Module {
 }
 
 /// Modules that are not listed (the agent itself, `main`) tie the others together.
-const MODULES: [Module; 11] = [
+const MODULES: [Module; 12] = [
     Module { name: "meter", siblings: &[], libraries: &[] },
     Module { name: "model", siblings: &[], libraries: &[] },
     Module { name: "plan", siblings: &["model"], libraries: &[] },
+    Module { name: "tasks", siblings: &[], libraries: &["tokio"] },
     Module { name: "dataplane", siblings: &["model", "plan"], libraries: &[] },
     Module {
         name: "kernel",
-        siblings: &["model", "plan", "dataplane", "meter"],
+        siblings: &["model", "plan", "dataplane", "meter", "tasks"],
         libraries: &[
             "aya",
             "aya_log",
@@ -39,7 +40,7 @@ const MODULES: [Module; 11] = [
     },
     Module {
         name: "watch",
-        siblings: &["model", "meter"],
+        siblings: &["model", "meter", "tasks"],
         libraries: &[
             "http",
             "http_body_util",
@@ -63,7 +64,7 @@ const MODULES: [Module; 11] = [
     Module { name: "config", siblings: &["model", "kernel"], libraries: &["http"] },
     Module {
         name: "cli",
-        siblings: &["model", "plan", "dataplane", "kernel", "config", "watch"],
+        siblings: &["model", "plan", "dataplane", "kernel", "config", "tasks", "watch"],
         libraries: &["tokio"],
     },
 ];

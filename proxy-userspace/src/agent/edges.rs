@@ -15,6 +15,7 @@ use crate::{
         Override, XdpMode, XdpPolicy, XdpStatus,
     },
     model::{DetectLocal, SocketLb},
+    tasks::Tasks,
 };
 
 /// The edges as they were last followed.
@@ -221,10 +222,10 @@ impl DevicePolicy for Policy {
 }
 
 /// Reads the host's devices, addresses and routes now and whenever they change.
-pub(super) async fn follow_host(mut netlink: Netlink) -> Result<watch::Receiver<Host>> {
+pub(super) async fn follow_host(mut netlink: Netlink, tasks: &mut Tasks) -> Result<watch::Receiver<Host>> {
     let (tx, rx) = watch::channel(netlink.host().await?);
     // A task of its own: waiting for changes must not be cut short, or one would be lost.
-    tokio::spawn(async move {
+    tasks.spawn("the follower of devices", async move {
         while netlink.changed().await {
             match netlink.host().await {
                 Ok(host) => {

@@ -203,7 +203,7 @@ impl Agent {
     fn follow_datapath(&mut self) -> Result<()> {
         self.sweeper = Sweeper::of(&self.datapath)?;
         self.logs = Logs::follow(&mut self.datapath);
-        self.route_watch = startup::watch_routes(&self.datapath)?;
+        self.route_watch = startup::watch_routes(&self.datapath, &mut self.tasks)?;
         Ok(())
     }
 

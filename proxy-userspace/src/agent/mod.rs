@@ -57,6 +57,7 @@ use crate::{
     metrics::{Checks, MetricsServer},
     model::SocketLb,
     plan,
+    tasks::Tasks,
     watch::{Batch, Batches, WatchMetrics},
 };
 
@@ -114,6 +115,7 @@ struct Agent {
     min_sync_period: Duration,
     backoff: Backoff,
     due: Due,
+    tasks: Tasks,
 }
 
 impl Agent {
@@ -128,9 +130,10 @@ impl Agent {
         let checks = Checks::default();
         let health = startup::health(config, checks.clone())?;
         let watch_metrics = Arc::new(WatchMetrics::default());
+        let mut tasks = Tasks::default();
         let stands_alone = manifests.is_some();
         let (batches, events, taint) =
-            startup::source(config, manifests, &node_name, watch_metrics.clone()).await?;
+            startup::source(config, manifests, &node_name, watch_metrics.clone(), &mut tasks).await?;
         let sizes = startup::sizes(config)?;
         let (datapath, logs) = startup::datapath(config, sizes.begin)?;
         let mut maps = datapath.maps().context("cannot open the maps")?;
@@ -147,7 +150,7 @@ impl Agent {
         let metrics_server = startup::metrics(config, told)?;
         let sweeper = Sweeper::of(&datapath)?;
         let reconciler = Reconciler::adopt(&mut maps).context("cannot read what an earlier agent left")?;
-        let hosts = follow_host(Netlink::connect()?).await?;
+        let hosts = follow_host(Netlink::connect()?, &mut tasks).await?;
         let host = plan::Host {
             netns_cookie: datapath.netns_cookie()?,
             secret: secret()?,
@@ -158,14 +161,15 @@ impl Agent {
         let mut agent = Self {
             config: current,
             checks,
-            reloads: Reloads::of(config),
+            reloads: Reloads::of(config, &mut tasks),
             batches,
             watch_metrics,
             metrics,
             _metrics_server: metrics_server,
             hosts,
             growth: Growth::new(sizes.most),
-            route_watch: startup::watch_routes(&datapath)?,
+            route_watch: startup::watch_routes(&datapath, &mut tasks)?,
+            tasks,
             datapath,
             logs,
             maps,
@@ -197,6 +201,7 @@ impl Agent {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
+                ended = self.tasks.ended() => bail!(ended),
                 read = self.reloads.next() => self.reload(read),
                 batch = self.batches.recv() => self.absorb(batch.context("the source of objects ended")?)?,
                 changed = self.hosts.changed() => {

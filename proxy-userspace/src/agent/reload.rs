@@ -11,6 +11,7 @@ use crate::{
     config::{Config, ConfigError, Difference, fields::Takes},
     logging,
     model::SocketLb,
+    tasks::Tasks,
     watch::FileEvents,
 };
 
@@ -25,12 +26,12 @@ pub(super) struct Reloads(Option<mpsc::Receiver<io::Result<String>>>);
 
 impl Reloads {
     /// Starts following the file of a configuration, if it has one.
-    pub(super) fn of(config: &Config) -> Self {
+    pub(super) fn of(config: &Config, tasks: &mut Tasks) -> Self {
         let Some(file) = config.file().and_then(|file| std::path::absolute(file).ok()) else {
             return Self(None);
         };
         let (tx, rx) = mpsc::channel(1);
-        tokio::spawn(follow(file, config.hash.clone(), tx));
+        tasks.spawn("the follower of the configuration file", follow(file, config.hash.clone(), tx));
         Self(Some(rx))
     }
 

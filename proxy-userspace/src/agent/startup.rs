@@ -21,6 +21,7 @@ use crate::{
     logging,
     metrics::{Checks, Debug, Metrics, MetricsServer, Pages},
     model::{DetectLocal, Mode},
+    tasks::Tasks,
     watch::{
         Batches, WatchMetrics,
         kube::{self, Events, NodeTaint},
@@ -60,20 +61,22 @@ pub(super) async fn source(
     folder: Option<PathBuf>,
     node_name: &Arc<str>,
     metrics: Arc<WatchMetrics>,
+    tasks: &mut Tasks,
 ) -> Result<(Batches, Option<Events>, Option<NodeTaint>)> {
     if let Some(folder) = folder {
         info!(folder = %folder.display(), node = &**node_name, "reading manifests");
         if let Some(taint) = &config.node_taint {
             warn!(%taint, "nodeTaint has no effect without an API server");
         }
-        return Ok((manifests::start(folder, node_name.clone(), metrics)?, None, None));
+        return Ok((manifests::start(folder, node_name.clone(), metrics, tasks)?, None, None));
     }
     let (kubeconfig, further) = (config.kubeconfig.clone(), config.api_servers.clone());
     let client = kube::connect(kubeconfig, config.master.as_deref(), further).await?;
     info!(node = &**node_name, "watching the API server");
-    let events = Events::start(&client, node_name);
-    let taint = config.node_taint.clone().map(|taint| NodeTaint::start(&client, node_name, taint));
-    Ok((kube::start(&client, node_name, metrics), Some(events), taint))
+    let events = Events::start(&client, node_name, tasks);
+    let taint = config.node_taint.clone();
+    let taint = taint.map(|taint| NodeTaint::start(&client, node_name, taint, tasks));
+    Ok((kube::start(&client, node_name, metrics, tasks), Some(events), taint))
 }
 
 /// A change may wait for two sync periods before it counts as late, as in kube-proxy.
@@ -195,11 +198,11 @@ pub(super) fn datapath(config: &Config, capacities: Capacities) -> Result<(Datap
 ///
 /// # Errors
 /// When changes of routes cannot be watched.
-pub(super) fn watch_routes(datapath: &Datapath) -> Result<Option<RouteWatch>> {
+pub(super) fn watch_routes(datapath: &Datapath, tasks: &mut Tasks) -> Result<Option<RouteWatch>> {
     if !datapath.has_driver() {
         return Ok(None);
     }
-    RouteWatch::start(datapath).map(Some).context("cannot watch the host's routes")
+    RouteWatch::start(datapath, tasks).map(Some).context("cannot watch the host's routes")
 }
 
 /// Passes on what the programs log, for as long as it is held.

@@ -18,7 +18,7 @@ use rtnetlink::{
     sys::SocketAddr,
 };
 use tokio::{
-    task::JoinHandle,
+    task::AbortHandle,
     time::{MissedTickBehavior, interval},
 };
 
@@ -27,6 +27,7 @@ use super::{
     netlink::collect,
     next_hops::{NextHops, Routes},
 };
+use crate::tasks::Tasks;
 
 /// How often neighbours that frames go to are asked whether they are still there, if nobody else asks.
 const ASK: Duration = Duration::from_secs(5);
@@ -34,14 +35,14 @@ const ASK: Duration = Duration::from_secs(5);
 type Change = (NetlinkMessage<RouteNetlinkMessage>, SocketAddr);
 
 /// Watches for as long as it is held: the tasks of the socket and of what it tells.
-pub struct RouteWatch([JoinHandle<()>; 2]);
+pub struct RouteWatch([AbortHandle; 2]);
 
 impl RouteWatch {
     /// Watches the network namespace of this thread for the programs of `datapath`. Needs a tokio runtime.
     ///
     /// # Errors
     /// When there is no netlink socket, or a map cannot be opened.
-    pub fn start(datapath: &Datapath) -> Result<Self, KernelError> {
+    pub fn start(datapath: &Datapath, tasks: &mut Tasks) -> Result<Self, KernelError> {
         // Not `Nexthop`, whose messages the library cannot read: the kernel also tells of the routes that go by a next
         // hop object which changes (nexthop_compat_mode, Documentation/networking/ip-sysctl.rst).
         let groups = [
@@ -63,13 +64,16 @@ impl RouteWatch {
             hops: NextHops::open(pins)?,
             neighbours: Neighbours::default(),
         };
-        Ok(Self([tokio::spawn(connection), tokio::spawn(watch.run(changes))]))
+        Ok(Self([
+            tasks.spawn("the connection for routes", connection),
+            tasks.spawn("the watch of routes", watch.run(changes)),
+        ]))
     }
 }
 
 impl Drop for RouteWatch {
     fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
+        self.0.iter().for_each(AbortHandle::abort);
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     logging,
     model::{Dirty, State},
     plan,
+    tasks::Tasks,
     watch::{self, Batch, Batches, WatchMetrics, manifests},
 };
 
@@ -56,6 +57,8 @@ pub struct Desired {
     host: plan::Host,
     batches: Batches,
     metrics: Arc<WatchMetrics>,
+    /// What hands on batches.
+    _tasks: Tasks,
 }
 
 /// A copy of the maps on which everything has been written.
@@ -103,8 +106,9 @@ impl Desired {
         logging::init(&Logging { level: "warn".into(), ..config.logging.clone() })?;
         let node_name = agent::node_name(&config)?;
         let metrics = Arc::new(WatchMetrics::default());
+        let mut tasks = Tasks::default();
         let mut batches = match &args.manifests {
-            Some(folder) => manifests::start(folder.clone(), node_name.clone(), metrics.clone())?,
+            Some(folder) => manifests::start(folder.clone(), node_name.clone(), metrics.clone(), &mut tasks)?,
             None => watch::kube::start(
                 &watch::kube::connect(
                     config.kubeconfig.clone(),
@@ -114,6 +118,7 @@ impl Desired {
                 .await?,
                 &node_name,
                 metrics.clone(),
+                &mut tasks,
             ),
         };
         let mut state = State::new(node_name.clone());
@@ -131,7 +136,7 @@ impl Desired {
             addresses: Netlink::connect()?.host().await?.owned().into_iter().collect(),
             ..plan::Host::default()
         };
-        Ok(Self { config, node_name, state, host, batches, metrics })
+        Ok(Self { config, node_name, state, host, batches, metrics, _tasks: tasks })
     }
 
     /// Takes in what has changed since.

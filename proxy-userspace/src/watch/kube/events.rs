@@ -11,7 +11,7 @@ use kube::{
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use crate::model::ObjectName;
+use crate::{model::ObjectName, tasks::Tasks};
 
 /// Events that may wait for the API server; more than that says nothing new.
 const WAITING: usize = 16;
@@ -46,11 +46,11 @@ pub struct Events {
 
 impl Events {
     /// Starts publishing for the node of that name.
-    pub fn start(client: &Client, node_name: &str) -> Self {
+    pub fn start(client: &Client, node_name: &str, tasks: &mut Tasks) -> Self {
         let (notices, waiting) = mpsc::channel(WAITING);
         let reporter = Reporter { controller: "shunt".into(), instance: Some(node_name.into()) };
         let recorder = Recorder::new(client.clone(), reporter);
-        tokio::spawn(publish(recorder, node_name.into(), waiting));
+        tasks.spawn("what publishes events", publish(recorder, node_name.into(), waiting));
         Self { notices }
     }
 

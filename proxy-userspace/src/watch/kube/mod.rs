@@ -10,11 +10,12 @@ mod node_taint;
 mod observed;
 mod servers;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 use http::Uri;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, Client, Resource, core::PartialObjectMeta, runtime::watcher};
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -31,6 +32,7 @@ use super::{
     convert::Convert,
     lenient::Lenient,
 };
+use crate::tasks::Tasks;
 
 /// kube-proxy's selectors. Slices of headless services are left out by the label that the
 /// endpoint controllers copy to them; on services it says nothing. Which proxy a service has, its own label says.
@@ -77,22 +79,31 @@ pub async fn connect(
 
 /// Starts following services, slices, the node `node_name`, service ranges, and the metadata
 /// of the node's pods and of namespaces.
-pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>) -> Batches {
+pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>, tasks: &mut Tasks) -> Batches {
     let (signals, gathered) = mpsc::channel(SIGNALS_AHEAD);
     let (tx, rx) = mpsc::channel(BATCHES_AHEAD);
     let config = watcher::Config::default;
     let to =
         |config, optional| Follow { config, optional, signals: signals.clone(), metrics: metrics.clone() };
-    tokio::spawn(follow(api::<Service>(client, &metrics), to(config().labels(SERVICES), false)));
-    tokio::spawn(follow(api::<EndpointSlice>(client, &metrics), to(config().labels(SLICES), false)));
+    follow_kind::<Service>(client, to(config().labels(SERVICES), false), tasks);
+    follow_kind::<EndpointSlice>(client, to(config().labels(SLICES), false), tasks);
     let this_node = config().fields(&format!("metadata.name={node_name}"));
-    tokio::spawn(follow(api::<Node>(client, &metrics), to(this_node, false)));
-    tokio::spawn(follow(api::<ServiceCidr>(client, &metrics), to(config(), true)));
+    follow_kind::<Node>(client, to(this_node, false), tasks);
+    follow_kind::<ServiceCidr>(client, to(config(), true), tasks);
     let on_this_node = config().fields(&format!("spec.nodeName={node_name}"));
-    tokio::spawn(follow(api::<PartialObjectMeta<Pod>>(client, &metrics), to(on_this_node, true)));
-    tokio::spawn(follow(api::<PartialObjectMeta<Namespace>>(client, &metrics), to(config(), true)));
-    tokio::spawn(gather::run(gathered, tx, metrics));
+    follow_kind::<PartialObjectMeta<Pod>>(client, to(on_this_node, true), tasks);
+    follow_kind::<PartialObjectMeta<Namespace>>(client, to(config(), true), tasks);
+    tasks.spawn("what gathers objects", gather::run(gathered, tx, metrics));
     rx
+}
+
+/// Starts following a kind.
+fn follow_kind<K>(client: &Client, how: Follow, tasks: &mut Tasks)
+where
+    K: Convert + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let api = api::<K>(client, &how.metrics);
+    tasks.spawn(format!("the follower of {} objects", K::KIND.name()), follow(api, how));
 }
 
 /// All objects of a kind, and what is heard of it noted.

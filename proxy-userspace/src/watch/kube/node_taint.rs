@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::{sync::Notify, time::sleep};
 use tracing::{debug, info, warn};
 
-use crate::model::Taint;
+use crate::{model::Taint, tasks::Tasks};
 
 /// Pauses after failures: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -25,14 +25,14 @@ pub struct NodeTaint {
 
 impl NodeTaint {
     /// Starts waiting for the word.
-    pub fn start(client: &Client, node_name: &str, taint: Taint) -> Self {
+    pub fn start(client: &Client, node_name: &str, taint: Taint, tasks: &mut Tasks) -> Self {
         let asked = Arc::new(Notify::new());
         let remover = Remover {
             nodes: Api::all(client.clone()),
             node_name: node_name.to_owned(),
             taint: taint.clone(),
         };
-        tokio::spawn(remover.run(Arc::clone(&asked)));
+        tasks.spawn("what removes the node's taint", remover.run(Arc::clone(&asked)));
         Self { taint, asked }
     }
 

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use self::folder::Folder;
 use super::{BATCHES_AHEAD, Batch, Batches, FileEvents, WatchMetrics};
+use crate::tasks::Tasks;
 
 pub use parse::{FileError, Format, parse};
 
@@ -37,6 +38,7 @@ pub fn start(
     folder: PathBuf,
     node_name: Arc<str>,
     metrics: Arc<WatchMetrics>,
+    tasks: &mut Tasks,
 ) -> Result<Batches, FolderError> {
     // Absolute, because events name files so.
     let path = match std::path::absolute(&folder).and_then(|path| std::fs::read_dir(&path).map(|_| path)) {
@@ -45,7 +47,8 @@ pub fn start(
     };
     let (tx, rx) = mpsc::channel(BATCHES_AHEAD);
     let events = FileEvents::of(&path);
-    tokio::spawn(follow(Folder::new(path.clone(), node_name, metrics), path, events, tx));
+    let follower = follow(Folder::new(path.clone(), node_name, metrics), path, events, tx);
+    tasks.spawn("the follower of manifests", follower);
     Ok(rx)
 }
 

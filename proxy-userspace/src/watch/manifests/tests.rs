@@ -22,6 +22,7 @@ struct Source {
     batches: Batches,
     metrics: Arc<WatchMetrics>,
     revision: u64,
+    _tasks: Tasks,
 }
 
 impl Source {
@@ -31,8 +32,9 @@ impl Source {
             fs::write(dir.path().join(name), text).unwrap();
         }
         let metrics = Arc::new(WatchMetrics::default());
-        let batches = super::start(dir.path().to_owned(), "n1".into(), metrics.clone()).unwrap();
-        Self { dir, batches, metrics, revision: 0 }
+        let mut tasks = Tasks::default();
+        let batches = super::start(dir.path().to_owned(), "n1".into(), metrics.clone(), &mut tasks).unwrap();
+        Self { dir, batches, metrics, revision: 0, _tasks: tasks }
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
