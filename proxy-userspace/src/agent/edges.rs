@@ -226,15 +226,24 @@ pub(super) async fn follow_host(mut netlink: Netlink, tasks: &mut Tasks) -> Resu
     let (tx, rx) = watch::channel(netlink.host().await?);
     // A task of its own: waiting for changes must not be cut short, or one would be lost.
     tasks.spawn("the follower of devices", async move {
-        while netlink.changed().await {
-            match netlink.host().await {
+        // What could not be read is read with the next change.
+        let mut missed = None;
+        let mut before = tx.borrow().clone();
+        while let Some(changed) = netlink.changed(&before).await {
+            let changed = missed.map_or(changed, |missed| changed.max(missed));
+            match netlink.host_after(changed, &before).await {
                 Ok(host) => {
+                    missed = None;
+                    before = host.clone();
                     // Sent even if it is the same: devices that refused a program are tried again.
                     if tx.send(host).is_err() {
                         return;
                     }
                 }
-                Err(error) => warn!(%error, "cannot read the host's devices; trying again"),
+                Err(error) => {
+                    missed = Some(changed);
+                    warn!(%error, "cannot read the host's devices; trying again");
+                }
             }
         }
     });

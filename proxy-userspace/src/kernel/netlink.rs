@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc::UnboundedReceiver};
 use rtnetlink::{
     Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection,
-    packet_core::NetlinkMessage,
+    packet_core::{NetlinkMessage, NetlinkPayload},
     packet_route::{
         RouteNetlinkMessage,
         address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
@@ -19,7 +19,7 @@ use rtnetlink::{
     },
     sys::SocketAddr,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     KernelError,
@@ -33,11 +33,24 @@ const SETTLE: Duration = Duration::from_millis(20);
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 /// Read anew at least this often.
 const RESCAN: Duration = Duration::from_secs(30);
+/// Routes too, which a router has a million of.
+const ROUTES_RESCAN: Duration = Duration::from_secs(300);
+
+/// What may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changed {
+    /// Devices and addresses.
+    Devices,
+    /// Default routes, too.
+    DefaultRoutes,
+}
 
 /// A connection to the kernel's routing tables.
 pub struct Netlink {
     handle: Handle,
     changes: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
+    /// Routes have to be read then at the latest.
+    routes_due: Instant,
 }
 
 impl Netlink {
@@ -56,7 +69,7 @@ impl Netlink {
         let (connection, handle, changes) = new_multicast_connection(&groups)
             .map_err(|source| KernelError::System { what: "open a netlink socket".into(), source })?;
         tokio::spawn(connection);
-        Ok(Self { handle, changes })
+        Ok(Self { handle, changes, routes_due: Instant::now() + ROUTES_RESCAN })
     }
 
     /// For questions that only some ask.
@@ -64,17 +77,32 @@ impl Netlink {
         &self.handle
     }
 
-    /// Waits for a change, or until it is time to look anyway. False when the connection has ended,
+    /// Waits for a change of `before`, or until it is time to look anyway. Nothing when the connection has ended,
     /// as it does with the runtime: nothing will change or be answered any more.
-    #[must_use]
-    pub async fn changed(&mut self) -> bool {
-        // Either a message, or the time is up: both are a reason to look.
-        if let Ok(None) = timeout(RESCAN, self.changes.next()).await {
-            return false;
+    pub async fn changed(&mut self, before: &Host) -> Option<Changed> {
+        let deadline = Instant::now() + RESCAN;
+        let mut changed = None;
+        while changed.is_none() {
+            match timeout_at(deadline, self.changes.next()).await {
+                Ok(None) => return None,
+                Ok(Some((message, _))) => changed = what_changed(&message.payload, &before.default_routes),
+                Err(_) => changed = Some(Changed::Devices),
+            }
         }
-        let settle = async { while timeout(SETTLE, self.changes.next()).await.is_ok_and(|m| m.is_some()) {} };
+        let settle = async {
+            while let Ok(Some((message, _))) = timeout(SETTLE, self.changes.next()).await {
+                changed = changed.max(what_changed(&message.payload, &before.default_routes));
+            }
+        };
+        // A burst that goes on is read at the end and once before.
         let _ = timeout(SETTLE_AT_MOST, settle).await;
-        true
+        if self.routes_due <= Instant::now() {
+            changed = Some(Changed::DefaultRoutes);
+        }
+        if changed == Some(Changed::DefaultRoutes) {
+            self.routes_due = Instant::now() + ROUTES_RESCAN;
+        }
+        changed
     }
 
     /// What the kernel says.
@@ -82,18 +110,77 @@ impl Netlink {
     /// # Errors
     /// When a dump fails.
     pub async fn host(&self) -> Result<Host, KernelError> {
+        Ok(Host { default_routes: self.default_routes().await?, ..self.devices().await? })
+    }
+
+    /// The same after a change, with what has stayed of `before`.
+    ///
+    /// # Errors
+    /// When a dump fails.
+    pub async fn host_after(&self, changed: Changed, before: &Host) -> Result<Host, KernelError> {
+        match changed {
+            Changed::DefaultRoutes => self.host().await,
+            Changed::Devices => {
+                Ok(Host { default_routes: before.default_routes.clone(), ..self.devices().await? })
+            }
+        }
+    }
+
+    async fn devices(&self) -> Result<Host, KernelError> {
         let links: Vec<LinkMessage> = collect(self.handle.link().get().execute()).await?;
         let addresses: Vec<AddressMessage> = collect(self.handle.address().get().execute()).await?;
-        let v4 = RouteMessageBuilder::<std::net::Ipv4Addr>::new().build();
-        let v6 = RouteMessageBuilder::<std::net::Ipv6Addr>::new().build();
-        let mut routes: Vec<RouteMessage> = collect(self.handle.route().get(v4).execute()).await?;
-        routes.extend(collect(self.handle.route().get(v6).execute()).await?);
         Ok(Host {
             links: links.iter().map(link).map(|link| (link.ifindex, link)).collect::<BTreeMap<_, _>>(),
             addresses: addresses.iter().filter_map(address).collect(),
-            default_routes: default_routes(&routes),
+            default_routes: Vec::new(),
         })
     }
+
+    /// The kernel shows default routes among all others only.
+    async fn default_routes(&self) -> Result<Vec<u32>, KernelError> {
+        let v4 = RouteMessageBuilder::<std::net::Ipv4Addr>::new().build();
+        let v6 = RouteMessageBuilder::<std::net::Ipv6Addr>::new().build();
+        let mut found = Vec::new();
+        for family in [v4, v6] {
+            let mut routes = self.handle.route().get(family).execute();
+            while let Some(route) = routes.try_next().await? {
+                if is_default(&route) {
+                    found.push(route);
+                }
+            }
+        }
+        Ok(default_routes(&found))
+    }
+}
+
+/// What a message is about; `uplinks` are the devices of default routes. Routes that are no default ones are nobody's
+/// business here, and where the node is a router they change all the time.
+fn what_changed(payload: &NetlinkPayload<RouteNetlinkMessage>, uplinks: &[u32]) -> Option<Changed> {
+    let NetlinkPayload::InnerMessage(message) = payload else {
+        // Some have been lost.
+        return Some(Changed::DefaultRoutes);
+    };
+    // A device that goes down, or an address that goes, takes its routes with it, of which IPv4 does not tell.
+    let of_device = |ifindex| match uplinks.contains(&ifindex) {
+        true => Changed::DefaultRoutes,
+        false => Changed::Devices,
+    };
+    match message {
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            is_default(route).then_some(Changed::DefaultRoutes)
+        }
+        RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
+            Some(of_device(link.header.index))
+        }
+        RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
+            Some(of_device(address.header.index))
+        }
+        _ => None,
+    }
+}
+
+fn is_default(route: &RouteMessage) -> bool {
+    route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
 /// All of a dump.
@@ -195,9 +282,6 @@ fn address(message: &AddressMessage) -> Option<(u32, IpAddr)> {
 fn default_routes(routes: &[RouteMessage]) -> Vec<u32> {
     let mut found = Vec::new();
     for route in routes {
-        if route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
-            continue;
-        }
         let mut metric = 0;
         let mut devices = Vec::new();
         for attribute in &route.attributes {
@@ -228,6 +312,26 @@ mod tests {
     async fn a_connection_that_has_ended_tells_so() {
         let (connection, handle, changes) = new_multicast_connection(&[]).unwrap();
         drop(connection);
-        assert!(!Netlink { handle, changes }.changed().await);
+        let routes_due = Instant::now();
+        assert_eq!(Netlink { handle, changes, routes_due }.changed(&Host::default()).await, None);
+    }
+
+    #[test]
+    fn routes_are_read_again_when_a_default_one_may_have_changed() {
+        let told = |message| what_changed(&NetlinkPayload::InnerMessage(message), &[2]);
+        let route = |length| {
+            let mut route = RouteMessage::default();
+            (route.header.destination_prefix_length, route.header.kind) = (length, RouteType::Unicast);
+            route
+        };
+        assert_eq!(told(RouteNetlinkMessage::NewRoute(route(24))), None);
+        assert_eq!(told(RouteNetlinkMessage::DelRoute(route(0))), Some(Changed::DefaultRoutes));
+        for (ifindex, expected) in [(2, Changed::DefaultRoutes), (3, Changed::Devices)] {
+            let (mut link, mut address) = (LinkMessage::default(), AddressMessage::default());
+            (link.header.index, address.header.index) = (ifindex, ifindex);
+            assert_eq!(told(RouteNetlinkMessage::NewLink(link)), Some(expected));
+            assert_eq!(told(RouteNetlinkMessage::DelAddress(address)), Some(expected));
+        }
+        assert_eq!(what_changed(&NetlinkPayload::Overrun(Vec::new()), &[]), Some(Changed::DefaultRoutes));
     }
 }
