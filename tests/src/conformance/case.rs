@@ -3,7 +3,11 @@
 use crate::probe::Proto;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value};
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    iter,
+    net::{IpAddr, SocketAddr},
+};
 
 /// What must happen to packets, given a node, a configuration and objects.
 #[derive(Debug, Deserialize)]
@@ -284,6 +288,11 @@ fn destination<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr,
     address.map_err(|_| D::Error::custom(format!("{text:?} is no address")))
 }
 
+/// The addresses in fields of a node, if they are among them.
+pub(super) fn addresses(node: &Map<String, Value>) -> Option<serde_json::Result<Vec<IpAddr>>> {
+    node.get("addresses").map(|addresses| serde_json::from_value(addresses.clone()))
+}
+
 impl Case {
     /// Why it is not for us, or not for an agent fed by an API server.
     pub(super) fn reason_to_skip(&self, by_api_server: bool) -> Option<&'static str> {
@@ -300,6 +309,15 @@ impl Case {
     pub fn flows(&self) -> impl Iterator<Item = &Flow> {
         let steps = self.steps.iter().flat_map(|step| &step.flows);
         self.flows.iter().chain(steps).filter(|flow| flow.profile.contains(&Profile::Nftables))
+    }
+
+    /// Every address that the node ever has.
+    pub(super) fn node_addresses(&self) -> Result<BTreeSet<IpAddr>, serde_json::Error> {
+        let nodes = iter::once(&self.node).chain(self.steps.iter().map(|step| &step.node_update));
+        nodes.filter_map(addresses).try_fold(BTreeSet::new(), |mut all, more| {
+            all.extend(more?);
+            Ok(all)
+        })
     }
 
     /// Every object that ever exists.

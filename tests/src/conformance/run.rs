@@ -1,7 +1,7 @@
 //! A case from beginning to end.
 
 use super::{
-    case::{Case, Flow, Health, Profile, Step},
+    case::{Case, Flow, Health, Profile, Step, addresses},
     config, conntrack,
     flow::{self, Memory},
     health,
@@ -75,6 +75,9 @@ fn play(case: &Case, setting: &Setting) -> Result<()> {
 fn change(scene: &mut Scene, step: &Step, objects: &Objects) -> Result<()> {
     if (step.stop || step.restart) && scene.agent.is_running() {
         scene.agent.stop()?;
+    }
+    if let Some(addresses) = addresses(&step.node_update) {
+        scene.stage.readdress(&addresses?).context("give the node other addresses")?;
     }
     scene.agent.write(&objects.all())?;
     if step.restart {

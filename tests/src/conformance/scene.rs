@@ -2,7 +2,7 @@
 //! agent. All of it stands before the agent starts.
 
 use super::{
-    case::{Case, Flow, Via},
+    case::{Case, Flow, Via, addresses},
     objects::{endpoints, slice_ports},
     overdue,
     run::Setting,
@@ -31,6 +31,8 @@ pub(super) struct Scene {
     pub(super) stage: Stage,
     pub(super) socket_lb: SocketLb,
     bridge: Option<String>,
+    /// What the node has in any step.
+    of_node: BTreeSet<IpAddr>,
 }
 
 impl Scene {
@@ -38,7 +40,7 @@ impl Scene {
     pub(super) fn build(case: &Case, more: &[Flow], setting: &Setting) -> Result<Self> {
         let socket_lb = setting.socket_lb;
         let name = case.node.get("name").and_then(Value::as_str).context("the node has no name")?;
-        let addresses: Vec<IpAddr> = serde_json::from_value(case.node["addresses"].clone())?;
+        let addresses = addresses(&case.node).context("the node has no addresses")??;
         let (mut kube_proxy, shunt) = (kube_proxy(&case.config), Agent::small(socket_lb));
         if case.proxy_state.is_some() {
             overdue::configure(&mut kube_proxy);
@@ -55,7 +57,8 @@ impl Scene {
         }
         let bridge = case.config.get("detectLocal").and_then(|detect| detect["bridgeInterface"].as_str());
         let bridge = bridge.map(str::to_owned);
-        let mut scene = Self { inside, outside, agent, stage, socket_lb, bridge };
+        let mut scene =
+            Self { inside, outside, agent, stage, socket_lb, bridge, of_node: case.node_addresses()? };
         let flows: Vec<_> = case.flows().chain(more).collect();
         scene.add_clients(&flows)?;
         scene.add_endpoints(case, name)?;
@@ -96,7 +99,11 @@ impl Scene {
     }
 
     fn is_pod_address(&self, address: IpAddr) -> bool {
-        !(self.stage.is_node_address(address) || address.is_unspecified() || address.is_multicast())
+        !(self.is_ever_of_node(address) || address.is_unspecified() || address.is_multicast())
+    }
+
+    fn is_ever_of_node(&self, address: IpAddr) -> bool {
+        self.of_node.contains(&address) || address.is_loopback()
     }
 
     fn pod_at(&self, address: IpAddr) -> Option<&PodKey> {
@@ -140,7 +147,7 @@ impl Scene {
         // The ports of the node are shared with the agent, so only those are taken that
         // the case sends something to.
         let destinations = flows.iter().map(|flow| (flow.proto, flow.to));
-        let destinations = destinations.filter(|(_, to)| self.stage.is_node_address(to.ip()));
+        let destinations = destinations.filter(|(_, to)| self.is_ever_of_node(to.ip()));
         let on_node: BTreeSet<_> = destinations.chain(self.node_endpoints(case)).collect();
         let free = on_node.into_iter().filter(|socket| !held.iter().any(|held| covers(held, socket)));
         let sockets = free.chain(held.iter().copied()).collect();
@@ -150,7 +157,7 @@ impl Scene {
     fn node_endpoints(&self, case: &Case) -> Vec<(Proto, SocketAddr)> {
         let slices = case.objects().flat_map(|object| {
             let addresses = endpoints(object).filter_map(|endpoint| endpoint.address.parse::<IpAddr>().ok());
-            let here: Vec<_> = addresses.filter(|address| self.stage.is_node_address(*address)).collect();
+            let here: Vec<_> = addresses.filter(|address| self.is_ever_of_node(*address)).collect();
             let ports = slice_ports(object).filter_map(|(proto, port)| Some((proto_named(proto)?, port)));
             ports.flat_map(move |(proto, port)| {
                 here.clone().into_iter().map(move |address| (proto, SocketAddr::new(address, port)))

@@ -80,9 +80,9 @@ impl Stage {
         stage.sysctls()?;
         stage.links()?;
         stage.node_routes()?;
-        let node = addresses.iter().find(|address| address.is_ipv4());
-        everything_is_here(&stage.sink, "wire", node)?;
-        everything_is_here(&stage.client, "eth0", node)?;
+        everything_is_here(&stage.sink, "wire")?;
+        everything_is_here(&stage.client, "eth0")?;
+        stage.routes_to_node()?;
         stage.bridge(BRIDGE)?;
         stage.node.ip(Batch::default()
             .address(GATEWAY_V4.parse()?, 32, BRIDGE)
@@ -162,12 +162,46 @@ impl Stage {
             batch.address(*address, full_length(*address), "eth0");
         }
         batch.link_local(NODE_V6, "eth0").line("link set eth0 up");
-        if let Some(primary) = self.addresses.iter().find(|address| address.is_ipv4()) {
-            batch.line(format!("route add default via {SINK_V4} dev eth0 onlink src {primary}"));
+        self.default_routes(&mut batch);
+        self.node.ip(batch.as_str())
+    }
+
+    /// The ways out of the node, from its primary addresses unless somebody says otherwise.
+    fn default_routes(&self, batch: &mut Batch) {
+        let primary = |v4| self.addresses.iter().find(|address| address.is_ipv4() == v4);
+        if let Some(primary) = primary(true) {
+            batch.line(format!("route replace default via {SINK_V4} dev eth0 onlink src {primary}"));
         }
-        let primary = self.addresses.iter().find(|address| address.is_ipv6());
-        let source = primary.map(|address| format!(" src {address}")).unwrap_or_default();
-        batch.line(format!("route add ::/0 via {SINK_V6} dev eth0{source}"));
+        let source = primary(false).map(|address| format!(" src {address}")).unwrap_or_default();
+        batch.line(format!("route replace ::/0 via {SINK_V6} dev eth0{source}"));
+    }
+
+    /// The rest of the world sends everything to the node.
+    fn routes_to_node(&self) -> Result<()> {
+        let node = self.addresses.iter().find(|address| address.is_ipv4());
+        for (world, device) in [(&self.sink, "wire"), (&self.client, "eth0")] {
+            if let Some(node) = node {
+                world.ip(&format!("route replace default via {node} dev {device} onlink"))?;
+            }
+            world.ip6(&format!("route replace default via {NODE_V6} dev {device}"))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the node these addresses in place of those it has.
+    pub fn readdress(&mut self, addresses: &[IpAddr]) -> Result<()> {
+        let before = std::mem::replace(&mut self.addresses, addresses.to_vec());
+        let mut batch = Batch::default();
+        for address in addresses.iter().filter(|address| !before.contains(address)) {
+            batch.address(*address, full_length(*address), "eth0");
+        }
+        self.default_routes(&mut batch);
+        self.node.ip(batch.as_str())?;
+        self.routes_to_node()?;
+        let mut batch = Batch::default();
+        for address in before.iter().filter(|address| !addresses.contains(address)) {
+            batch.line(format!("address delete {address}/{} dev eth0", full_length(*address)));
+        }
         self.node.ip(batch.as_str())
     }
 
@@ -242,13 +276,10 @@ impl Stage {
     }
 }
 
-/// Delivers locally whatever comes in on `device`, and sends everything to the node.
-fn everything_is_here(world: &Namespace, device: &str, node: Option<&IpAddr>) -> Result<()> {
+/// Delivers locally whatever comes in on `device`.
+fn everything_is_here(world: &Namespace, device: &str) -> Result<()> {
     let here =
         format!("rule add iif {device} lookup 100 pref 100\nroute add local default dev lo table 100\n");
-    match node {
-        Some(node) => world.ip(&format!("{here}route add default via {node} dev {device} onlink"))?,
-        None => world.ip(&here)?,
-    }
-    world.ip6(&format!("{here}route add default via {NODE_V6} dev {device}"))
+    world.ip(&here)?;
+    world.ip6(&here)
 }
