@@ -21,6 +21,9 @@ use super::marker::Markers;
 /// Where it is kept for other processes that write to the same API server, below the directory of that.
 const FILE: &str = "content.json";
 
+/// The ServiceCIDR that an API server makes itself.
+pub(super) const OWN_RANGES: &str = "kubernetes";
+
 /// What was written, and in which namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Content {
@@ -122,6 +125,11 @@ pub(super) fn name(object: &Value) -> Result<&str> {
     object["metadata"]["name"].as_str().context("no name")
 }
 
+/// The service ranges that the API server was started with. It makes them anew.
+fn is_servers_own(object: &Value) -> bool {
+    object["kind"] == "ServiceCIDR" && object["metadata"]["name"] == OWN_RANGES
+}
+
 fn is_dying(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
@@ -132,8 +140,7 @@ async fn put(client: &Client, object: &Value) -> Result<()> {
     let api = api(client, object)?;
     let dies = object["metadata"].get("deletionTimestamp").is_some();
     let current = match api.get_opt(name(object)?).await? {
-        // The service ranges are the API server's own, and it makes them anew.
-        Some(_) if object["kind"] == "ServiceCIDR" => return Ok(()),
+        Some(_) if is_servers_own(object) => return Ok(()),
         Some(current) if is_dying(&current) && !dies => {
             remove(client, object).await?;
             None
@@ -202,8 +209,7 @@ async fn put_status(api: &Api<DynamicObject>, object: &Value, written: &DynamicO
 
 /// Deletes an object and whatever keeps it from being gone.
 async fn remove(client: &Client, object: &Value) -> Result<()> {
-    // See `put`.
-    if object["kind"] == "ServiceCIDR" {
+    if is_servers_own(object) {
         return Ok(());
     }
     let (api, name) = (api(client, object)?, name(object)?);

@@ -2,9 +2,10 @@
 //!
 //! A watch shows the changes of its kind in their order. So after all others an object of each kind
 //! is written that no watch of an agent leaves out and that changes nothing of what it does: a headless
-//! service, its slice without endpoints, and their namespace. An agent that has come to the
-//! version of the marker has seen what was written before it, deletions among it. Of the Nodes
-//! an agent watches its own alone, so that is its marker; a deletion of it is not waited for.
+//! service, its slice without endpoints, their namespace, and a note on the ranges that the API server
+//! makes itself. An agent that has come to the version of the marker has seen what was written before
+//! it, deletions among it. Of the Nodes an agent watches its own alone, so that is its marker; a
+//! deletion of it is not waited for.
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +21,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::content::{api, describe, name};
+use super::content::{OWN_RANGES, api, describe, name};
 
 /// The name of the markers, and of their namespace.
 const NAME: &str = "written-last";
+
+const SERVICE_CIDR: &str = "ServiceCIDR";
 
 /// The versions of markers, by kind.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +37,12 @@ impl Versions {
     pub fn are_reached(&self, told: &str) -> bool {
         let told: BTreeMap<&str, u64> = told.split_whitespace().filter_map(pair).collect();
         self.0.iter().all(|(kind, version)| told.get(kind.as_str()) >= Some(version))
+    }
+
+    /// Those of an agent that may not see ServiceCIDRs.
+    pub(super) fn without_service_cidrs(mut self) -> Self {
+        self.0.remove(SERVICE_CIDR);
+        self
     }
 }
 
@@ -89,7 +98,7 @@ impl Markers {
 }
 
 /// In the order in which they can be made.
-fn markers() -> Result<[Value; 3]> {
+fn markers() -> Result<[Value; 4]> {
     // What is the same as before would get no new version; data may be from an earlier run.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos().to_string();
     let metadata = json!({"name": NAME, "namespace": NAME, "annotations": {"tests/written": now}});
@@ -108,6 +117,11 @@ fn markers() -> Result<[Value; 3]> {
             "metadata": slice_metadata,
             "addressType": "IPv4",
             "endpoints": [],
+        }),
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": SERVICE_CIDR,
+            "metadata": {"name": OWN_RANGES, "annotations": metadata["annotations"]},
         }),
     ])
 }
@@ -138,5 +152,8 @@ mod tests {
             assert_eq!(wanted.are_reached(told), reached, "{told:?}");
         }
         assert!(Versions::default().are_reached(""));
+        let blind = Versions([("Service".into(), 12), (SERVICE_CIDR.into(), 13)].into());
+        assert!(!blind.are_reached("Service=12"));
+        assert!(blind.without_service_cidrs().are_reached("Service=12"));
     }
 }

@@ -145,7 +145,7 @@ impl SharedControlPlane {
         let relay = Relay::start(node, Arc::clone(&self.namespace), address)?;
         let kubeconfig = if service_cidrs { KUBECONFIG } else { READERS_KUBECONFIG };
         let kubeconfig = self.place.directory.join(kubeconfig);
-        Ok(Shown { kubeconfig, control_plane: Arc::clone(self), _relay: relay })
+        Ok(Shown { kubeconfig, service_cidrs, control_plane: Arc::clone(self), _relay: relay })
     }
 }
 
@@ -183,6 +183,7 @@ fn readers_role() -> [Value; 2] {
 #[derive(Debug)]
 pub struct Shown {
     kubeconfig: PathBuf,
+    service_cidrs: bool,
     _relay: Relay,
     control_plane: Arc<SharedControlPlane>,
 }
@@ -195,7 +196,8 @@ impl Shown {
 
     /// How far the agent of the node of that name has to come to have seen all that was written.
     pub fn written(&self, node: &str) -> Versions {
-        self.control_plane.content().markers.for_node(node)
+        let versions = self.control_plane.content().markers.for_node(node);
+        if self.service_cidrs { versions } else { versions.without_service_cidrs() }
     }
 
     /// Runs `work` with a client, on a thread inside the node, whose way to the API server it takes.

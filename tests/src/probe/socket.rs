@@ -88,8 +88,9 @@ pub(super) fn outcome_of(error: &io::Error, during: &str) -> Outcome {
             Outcome::Refused
         }
         Some(libc::ETIMEDOUT | libc::EAGAIN) => Outcome::TimedOut,
-        // What a packet filter on the way out of the host makes of a dropped datagram.
-        Some(libc::EPERM) => Outcome::Dropped,
+        // What a packet filter on the way out of the host makes of a dropped datagram, and what a
+        // program on the device does, for those who want to know of errors.
+        Some(libc::EPERM | libc::ENOBUFS) => Outcome::Dropped,
         _ if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => Outcome::TimedOut,
         _ => Outcome::Failed(format!("{during}: {error}")),
     }
