@@ -43,6 +43,7 @@ mod stage;
 mod stats;
 mod trace;
 mod udp;
+mod unbound;
 mod verify;
 mod world;
 mod xdp;
