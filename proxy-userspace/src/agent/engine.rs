@@ -18,7 +18,7 @@ use super::metrics::{
 use crate::{
     dataplane::{Applied, MapError, MapStore, Pressure, Reconciler, Repairs, Survey, Verdict},
     health,
-    model::{self, Change, Conflict, Dirty, Family, HealthCheck, ObjectName, State},
+    model::{self, Change, Conflict, Dirty, Exempt, Family, HealthCheck, ObjectName, State},
     plan,
     watch::{Batch, Versions},
 };
@@ -112,14 +112,14 @@ impl Engine {
         self.state.node().map_or(&[], |node| &node.addresses)
     }
 
-    /// UIDs of the pods that want no socket LB, if they may be others than before.
-    pub(super) fn take_exempt_pods(&mut self) -> Option<BTreeSet<Arc<str>>> {
-        std::mem::take(&mut self.pods_changed).then(|| self.state.exempt_pods())
+    /// The pods that get no socket LB, if they are known and may be others than before.
+    pub(super) fn take_exempt_pods(&mut self) -> Option<Exempt> {
+        std::mem::take(&mut self.pods_changed).then(|| self.state.exempt_pods()).flatten()
     }
 
     /// Takes in what a source reports.
     pub(super) fn absorb(&mut self, batch: Batch) {
-        let mut dirty = Dirty::default();
+        let mut dirty = self.state.set_unknown(batch.unknown);
         let arrived = self.listed.then_some(batch.arrived);
         for mut change in batch.changes {
             if let (Change::Node(node), Some(primary)) = (&mut change, self.config.primary) {

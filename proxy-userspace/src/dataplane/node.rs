@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 
-use proxy_common::maps::settings::{Settings, flags::NONE_EXEMPT};
+use proxy_common::maps::settings::{
+    Settings,
+    flags::{NONE_EXEMPT, SERVICE_CIDRS},
+};
 
 use super::{FamilyMaps, MapAddr, MapError, MapStore, encode};
 use crate::plan::NodePlan;
@@ -11,17 +14,33 @@ use crate::plan::NodePlan;
 /// Makes the maps hold exactly the node's rows; returns how many differed.
 pub(super) fn write(maps: &mut impl MapStore, plan: &NodePlan) -> Result<usize, MapError> {
     let held = maps.settings()?;
-    // Whether cgroups are exempt is said by whoever writes them.
-    let flags = plan.settings.flags | held.flags & NONE_EXEMPT;
-    // Connections go on to find what they have found by it.
-    let secret = if held.secret == [0; 2] { plan.settings.secret } else { held.secret };
-    let settings = Settings { flags, secret, ..plan.settings };
+    let settings = settings(plan, &held);
     let mut count = 0;
     if held != settings {
         maps.put_settings(&settings)?;
         count += 1;
     }
     Ok(count + write_family(maps.v4(), plan)? + write_family(maps.v6(), plan)?)
+}
+
+/// The planned settings, with what stays of those that are in force.
+fn settings(plan: &NodePlan, held: &Settings) -> Settings {
+    // Whether cgroups are exempt is said by whoever writes them.
+    let flags = plan.settings.flags | held.flags & NONE_EXEMPT;
+    // Connections go on to find what they have found by it.
+    let secret = if held.secret == [0; 2] { plan.settings.secret } else { held.secret };
+    let settings = Settings { flags, secret, ..plan.settings };
+    if plan.service_cidrs.is_some() {
+        return settings;
+    }
+    Settings {
+        flags: flags | held.flags & SERVICE_CIDRS,
+        service_range_v4: held.service_range_v4,
+        service_range_bits_v4: held.service_range_bits_v4,
+        service_range_v6: held.service_range_v6,
+        service_range_bits_v6: held.service_range_bits_v6,
+        ..settings
+    }
 }
 
 fn write_family<A: MapAddr>(maps: &mut impl FamilyMaps<A>, plan: &NodePlan) -> Result<usize, MapError> {
@@ -48,7 +67,8 @@ fn write_service_cidrs<A: MapAddr>(
     maps: &mut impl FamilyMaps<A>,
     plan: &NodePlan,
 ) -> Result<usize, MapError> {
-    let wanted: Vec<_> = plan.service_cidrs.iter().filter_map(encode::prefix::<A>).collect();
+    let Some(wanted) = &plan.service_cidrs else { return Ok(0) };
+    let wanted: Vec<_> = wanted.iter().filter_map(encode::prefix::<A>).collect();
     let actual = maps.service_cidrs()?;
     let put: Vec<_> = wanted.iter().filter(|prefix| !actual.contains(prefix)).copied().collect();
     let gone: Vec<_> = actual.iter().filter(|prefix| !wanted.contains(prefix)).copied().collect();
@@ -68,7 +88,7 @@ mod tests {
 
     fn plan(secret: [u64; 2], flags: u32) -> NodePlan {
         let settings = Settings { secret, flags, ..Settings::default() };
-        NodePlan { settings, addresses: [].into(), service_cidrs: [].into() }
+        NodePlan { settings, addresses: [].into(), service_cidrs: Some([].into()) }
     }
 
     /// An agent that starts again draws another one, and finds connections by the old one.

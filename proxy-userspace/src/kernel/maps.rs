@@ -103,21 +103,28 @@ impl KernelMaps {
         replace(&mut self.refused_services, &rows)
     }
 
-    /// Makes `socket_lb_exempt` hold exactly these cgroups. True if it did not before.
+    /// Makes `socket_lb_exempt` hold these cgroups, and of the `undecided` ones those that it holds. True if it was
+    /// otherwise before.
     ///
     /// # Errors
     /// When a row cannot be read or written.
-    pub fn replace_exempt(&mut self, cgroups: &BTreeSet<u64>) -> Result<bool, MapError> {
-        let held: HashMap<u64, u32> = self.socket_lb_exempt.rows()?.into_iter().collect();
-        let new: Vec<_> = cgroups.iter().filter(|id| !held.contains_key(id)).map(|id| (*id, 1u32)).collect();
-        let gone: Vec<_> = held.into_keys().filter(|id| !cgroups.contains(id)).collect();
+    pub fn replace_exempt(
+        &mut self,
+        cgroups: &BTreeSet<u64>,
+        undecided: &BTreeSet<u64>,
+    ) -> Result<bool, MapError> {
+        let held = self.socket_lb_exempt.rows()?.into_iter();
+        let held: BTreeSet<u64> = held.map(|(id, _): (u64, u32)| id).collect();
+        let wanted = &(&held & undecided) | cgroups;
+        let new: Vec<_> = wanted.difference(&held).map(|id| (*id, 1u32)).collect();
+        let gone: Vec<_> = held.difference(&wanted).copied().collect();
         // The programs ask the table unless they are told that it is empty.
         if !new.is_empty() {
             self.set_none_exempt(false)?;
         }
         self.socket_lb_exempt.put(&new)?;
         self.socket_lb_exempt.delete(&gone)?;
-        self.set_none_exempt(cgroups.is_empty())?;
+        self.set_none_exempt(wanted.is_empty())?;
         Ok(!new.is_empty() || !gone.is_empty())
     }
 

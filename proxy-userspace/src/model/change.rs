@@ -56,6 +56,18 @@ impl Change {
     }
 }
 
+/// What a source cannot tell, yet or at all. That is not the same as nothing: what an earlier agent wrote about it
+/// stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unknown {
+    /// Which service ranges there are.
+    pub service_cidrs: bool,
+    /// Which pods there are.
+    pub pods: bool,
+    /// What namespaces want of their pods.
+    pub namespaces: bool,
+}
+
 /// What has to be planned anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {

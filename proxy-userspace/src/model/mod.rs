@@ -21,14 +21,14 @@ mod taint;
 mod timeouts;
 
 pub use balancing::{Algorithm, Balancing, LoadBalancer, Mode, Weighed, WeightKey, Weights};
-pub use change::{Change, Dirty};
+pub use change::{Change, Dirty, Unknown};
 pub use claims::Conflict;
 pub use config::{Config, DetectLocal, NodePortAddresses, SocketLb};
 pub use face::{Claim, Face};
 pub use health::HealthCheck;
 pub use name::{Family, ObjectName, Protocol, ServicePortName};
 pub use node::{Node, ServiceCidr};
-pub use pod::{Namespace, Pod};
+pub use pod::{Exempt, Namespace, Pod};
 pub use select::{Candidate, Place, Scopes, Selection, select};
 pub use service::{Ingress, IpMode, NotServed, Service, ServicePort, ServiceType, TrafficPolicy};
 pub use slice::{AddressType, Conditions, Endpoint, EndpointSlice, Hints, SlicePort};

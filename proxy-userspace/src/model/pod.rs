@@ -29,6 +29,15 @@ pub struct Namespace {
     pub socket_lb: Option<bool>,
 }
 
+/// UIDs of the pods of a node that get no socket LB.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exempt {
+    /// Those that want none.
+    pub pods: BTreeSet<Arc<str>>,
+    /// Those whose namespace decides, while nobody knows what it wants: with them it stays as it is.
+    pub undecided: BTreeSet<Arc<str>>,
+}
+
 /// All pods and namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
@@ -59,14 +68,19 @@ impl Pods {
         self.namespaces.remove(name).is_some()
     }
 
-    /// UIDs of the pods on `node` that want no socket LB.
-    pub(super) fn exempt(&self, node: &str) -> BTreeSet<Arc<str>> {
+    /// The pods on `node` that get no socket LB, where it is not `unknown` what namespaces want.
+    pub(super) fn exempt(&self, node: &str, unknown: bool) -> Exempt {
         let here = self.pods.values().filter(|pod| pod.node.as_deref().is_none_or(|name| name == node));
-        let exempt = here.filter(|pod| {
+        let mut exempt = Exempt::default();
+        for pod in here.filter(|pod| !pod.uid.is_empty()) {
             let namespace = || self.namespaces.get(&pod.name.namespace).copied();
-            pod.socket_lb.or_else(namespace) == Some(false)
-        });
-        exempt.map(|pod| pod.uid.clone()).filter(|uid| !uid.is_empty()).collect()
+            match pod.socket_lb.or_else(namespace) {
+                Some(false) => drop(exempt.pods.insert(pod.uid.clone())),
+                None if unknown => drop(exempt.undecided.insert(pod.uid.clone())),
+                Some(true) | None => (),
+            }
+        }
+        exempt
     }
 }
 
@@ -79,8 +93,8 @@ mod tests {
         Pod { name, node: node.map(Into::into), uid: uid.into(), socket_lb }
     }
 
-    fn exempt(pods: &Pods) -> Vec<String> {
-        pods.exempt("here").iter().map(|uid| uid.to_string()).collect()
+    fn texts(uids: &BTreeSet<Arc<str>>) -> Vec<&str> {
+        uids.iter().map(|uid| &**uid).collect()
     }
 
     #[test]
@@ -94,10 +108,24 @@ mod tests {
         pods.put(pod("other", "silent-too", Some("here"), None));
         pods.put(pod("other", "does-not", Some("here"), Some(false)));
         pods.put(pod("other", "elsewhere", Some("there"), Some(false)));
-        assert_eq!(exempt(&pods), ["does-not", "silent"]);
+        assert_eq!(texts(&pods.exempt("here", false).pods), ["does-not", "silent"]);
         assert!(pods.remove_namespace("mesh"));
         assert!(pods.remove(&ObjectName::new("other", "does-not")));
-        assert!(exempt(&pods).is_empty());
+        assert_eq!(pods.exempt("here", false), Exempt::default());
+    }
+
+    #[test]
+    fn an_unknown_namespace_decides_nothing() {
+        let mut pods = Pods::default();
+        pods.put_namespace(Namespace { name: "mesh".into(), socket_lb: Some(false) });
+        pods.put(pod("mesh", "known", None, None));
+        pods.put(pod("other", "silent", None, None));
+        pods.put(pod("other", "elsewhere", Some("there"), None));
+        pods.put(pod("other", "wants-it", None, Some(true)));
+        pods.put(pod("other", "does-not", None, Some(false)));
+        let exempt = pods.exempt("here", true);
+        assert_eq!(texts(&exempt.pods), ["does-not", "known"]);
+        assert_eq!(texts(&exempt.undecided), ["silent"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! than what it touches.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -16,8 +16,8 @@ use self::{
     names::{NameId, Names},
 };
 use super::{
-    Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Family, Node, ObjectName, Place, Service,
-    ServiceCidr, ServicePort, Weights,
+    Candidate, Change, Claim, Conflict, Dirty, EndpointSlice, Exempt, Family, Node, ObjectName, Place,
+    Service, ServiceCidr, ServicePort, Unknown, Weights,
     claims::{Claimant, Claims},
     pod::Pods,
 };
@@ -37,6 +37,7 @@ pub struct State {
     names: Names,
     claims: Claims,
     pods: Pods,
+    unknown: Unknown,
 }
 
 impl State {
@@ -52,6 +53,7 @@ impl State {
             names: Names::default(),
             claims: Claims::default(),
             pods: Pods::default(),
+            unknown: Unknown::default(),
         }
     }
 
@@ -87,6 +89,13 @@ impl State {
         dirty
     }
 
+    /// Takes in what the source cannot tell, and says what that makes stale. Unless it says so, it tells everything.
+    pub fn set_unknown(&mut self, unknown: Unknown) -> Dirty {
+        let before = std::mem::replace(&mut self.unknown, unknown);
+        let pods = (before.pods, before.namespaces) != (unknown.pods, unknown.namespaces);
+        Dirty { node: before.service_cidrs != unknown.service_cidrs, pods, ..Dirty::default() }
+    }
+
     /// What is stale when the configuration changes: everything.
     pub fn everything(&self) -> Dirty {
         let services = self.services.keys().cloned().collect();
@@ -108,13 +117,16 @@ impl State {
         Place { node: &self.node_name, zone: self.node.as_ref().and_then(|node| node.zone.as_deref()) }
     }
 
-    /// The cluster's service ranges, sorted and without duplicates.
-    pub fn service_cidrs(&self) -> Vec<IpNet> {
+    /// The cluster's service ranges, sorted and without duplicates. Nothing while they are unknown.
+    pub fn service_cidrs(&self) -> Option<Vec<IpNet>> {
+        if self.unknown.service_cidrs {
+            return None;
+        }
         let mut ranges: Vec<_> =
             self.service_cidrs.values().flat_map(|cidr| cidr.ranges.iter()).map(IpNet::trunc).collect();
         ranges.sort_unstable();
         ranges.dedup();
-        ranges
+        Some(ranges)
     }
 
     /// A service, if it exists.
@@ -122,9 +134,10 @@ impl State {
         self.services.get(name).map(Box::as_ref)
     }
 
-    /// UIDs of the pods of this node that want no socket LB.
-    pub fn exempt_pods(&self) -> BTreeSet<Arc<str>> {
-        self.pods.exempt(&self.node_name)
+    /// The pods of this node that get no socket LB. Nothing while pods are unknown.
+    pub fn exempt_pods(&self) -> Option<Exempt> {
+        let unknown = self.unknown;
+        (!unknown.pods).then(|| self.pods.exempt(&self.node_name, unknown.namespaces))
     }
 
     /// All services, in no particular order.

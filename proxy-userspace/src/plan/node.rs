@@ -52,9 +52,9 @@ pub fn node(state: &State, config: &Config, host: &Host) -> NodePlan {
     let flags = |addr| if config.node_port_addresses.includes(node, addr) { NODE_PORTS } else { 0 };
     let service_cidrs = state.service_cidrs();
     NodePlan {
-        settings: settings(config, node, host, &service_cidrs),
+        settings: settings(config, node, host, service_cidrs.as_deref().unwrap_or_default()),
         addresses: addresses.into_iter().map(|addr| (addr, flags(addr))).collect(),
-        service_cidrs: service_cidrs.into(),
+        service_cidrs: service_cidrs.map(Into::into),
     }
 }
 

@@ -168,6 +168,7 @@ pub struct NodePlan {
     /// Addresses the host owns, each with the bits of
     /// [`node_addresses::flags`](proxy_common::maps::node_addresses::flags).
     pub addresses: Box<[(IpAddr, u32)]>,
-    /// Ranges in which an address of no service is dropped.
-    pub service_cidrs: Box<[IpNet]>,
+    /// Ranges in which an address of no service is dropped. While they are unknown, those of the maps stay, and with
+    /// them what `settings` says about ranges.
+    pub service_cidrs: Option<Box<[IpNet]>>,
 }

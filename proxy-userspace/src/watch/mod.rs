@@ -19,7 +19,7 @@ use std::{collections::HashMap, time::Instant};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::model::{Change, ObjectName};
+use crate::model::{Change, ObjectName, Unknown};
 
 pub use file_events::FileEvents;
 pub use metrics::{WATCH, WatchMetrics};
@@ -30,9 +30,11 @@ pub use versions::Versions;
 pub struct Batch {
     /// What changed, in order.
     pub changes: Vec<Change>,
-    /// With this batch, and those before it, everything that exists is known. Nothing may be
-    /// written earlier.
+    /// With this batch, and those before it, everything that exists is known, but for what is `unknown`. Nothing
+    /// may be written earlier.
     pub initial: bool,
+    /// What the source cannot tell so far. What it could tell once does not become unknown again.
+    pub unknown: Unknown,
     /// Grows with each batch of a source from that one on; 0 before.
     pub revision: u64,
     /// When the first of the changes was noticed.
@@ -47,7 +49,8 @@ impl Batch {
     /// Changes that are noticed now, and say nothing of their past.
     pub fn new(changes: Vec<Change>, initial: bool, revision: u64) -> Self {
         let (triggers, versions) = (HashMap::new(), Versions::default());
-        Self { changes, initial, revision, arrived: Instant::now(), triggers, versions }
+        let unknown = Unknown::default();
+        Self { changes, initial, unknown, revision, arrived: Instant::now(), triggers, versions }
     }
 }
 

@@ -251,3 +251,42 @@ fn a_machine_that_stands_alone_needs_no_node() {
     of_cluster.absorb(initial(&service("a", 1)));
     assert!(!of_cluster.node_is_eligible());
 }
+
+const RANGE: &str = "---
+apiVersion: networking.k8s.io/v1
+kind: ServiceCIDR
+metadata: {name: all}
+spec: {cidrs: [10.96.0.0/16]}
+";
+
+const POD: &str = "---
+apiVersion: v1
+kind: Pod
+metadata: {name: proxied, uid: proxied, labels: {shunt.dev/socket-lb: disabled}}
+";
+
+/// A right that comes a moment after the agent must not cost a node what an earlier agent knew.
+#[test]
+fn what_is_unknown_stays_as_an_earlier_agent_left_it() {
+    let ranges = |maps: &MemoryMaps| (maps.v4.service_cidrs.len(), maps.settings.service_range_bits_v4);
+    let unknown = model::Unknown { service_cidrs: true, pods: true, namespaces: true };
+    let mut maps = MemoryMaps::new(64);
+    let mut earlier = engine(&mut maps);
+    earlier.absorb(initial(&(NODE.to_owned() + RANGE + POD)));
+    earlier.sync(&mut maps);
+    assert_eq!(ranges(&maps), (1, 16));
+    assert_eq!(earlier.take_exempt_pods().unwrap().pods.len(), 1);
+
+    let mut engine = engine(&mut maps);
+    engine.absorb(Batch { unknown, ..initial(&(NODE.to_owned() + &service("a", 1))) });
+    engine.sync(&mut maps);
+    assert_eq!((served(&maps), ranges(&maps)), (vec![1], (1, 16)));
+    assert!(engine.take_exempt_pods().is_none());
+    assert_eq!(engine.full_sync(&mut maps).unwrap().total(), 0);
+    assert_eq!(ranges(&maps), (1, 16));
+
+    engine.absorb(later(vec![]));
+    engine.sync(&mut maps);
+    assert_eq!(ranges(&maps), (0, 0));
+    assert_eq!(engine.take_exempt_pods(), Some(Exempt::default()));
+}

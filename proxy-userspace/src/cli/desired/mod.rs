@@ -86,6 +86,8 @@ async fn list(state: &mut State, batches: &mut Batches) -> Result<()> {
 }
 
 fn absorb(state: &mut State, batch: Batch) {
+    // What the agent would leave as it is stays in the copy of the maps, too.
+    state.set_unknown(batch.unknown);
     batch.changes.into_iter().for_each(|change| drop(state.apply(change)));
 }
 

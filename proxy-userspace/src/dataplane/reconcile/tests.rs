@@ -111,7 +111,7 @@ fn tampering_is_repaired_and_counted() {
     reconciler.set_node(crate::plan::NodePlan {
         settings: Default::default(),
         addresses: [([192, 0, 2, 1].into(), 1)].into(),
-        service_cidrs: ["172.30.0.0/16".parse().expect("a range")].into(),
+        service_cidrs: Some(["172.30.0.0/16".parse().expect("a range")].into()),
     });
     reconciler.apply(&mut maps);
     let before = format!("{:?} {:?} {:?}", maps.v4.frontends, maps.v4.backends, maps.v4.slots);

@@ -306,7 +306,7 @@ fn connections_of_nobody_end_like_others() {
 fn levels_are_those_of_maps_and_of_the_fullest_backend() {
     let (mut maps, mut reconciler) = setup();
     let settings = proxy_common::maps::settings::Settings { snat_port_count: 10, ..Default::default() };
-    let node = crate::plan::NodePlan { settings, addresses: [].into(), service_cidrs: [].into() };
+    let node = crate::plan::NodePlan { settings, addresses: [].into(), service_cidrs: Some([].into()) };
     reconciler.set_node(node);
     let rows = |backend, number, tcp| Flow { backend, number, tcp, snat: true, ..TCP }.rows(&maps);
     let open = (2 | ACK, 2 | ACK);

@@ -173,9 +173,25 @@ fn service_ranges_are_sorted_and_unique() {
     assert!(state.apply(Change::ServiceCidr(cidr("b", &["172.30.0.1/16", "fd00::/112"]))).node);
     assert!(state.apply(Change::ServiceCidr(cidr("a", &["172.30.0.0/16"]))).node);
     assert!(!state.apply(Change::ServiceCidr(cidr("a", &["172.30.0.0/16"]))).node);
-    let ranges: Vec<_> = state.service_cidrs().iter().map(ToString::to_string).collect();
+    let ranges: Vec<_> = state.service_cidrs().unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(ranges, ["172.30.0.0/16", "fd00::/112"]);
     assert!(state.apply(Change::ServiceCidrGone("a".into())).node);
     assert!(state.apply(Change::ServiceCidrList(vec![])).node);
-    assert!(state.service_cidrs().is_empty());
+    assert_eq!(state.service_cidrs(), Some(vec![]));
+}
+
+#[test]
+fn what_is_unknown_is_not_nothing() {
+    let mut state = State::new("here");
+    assert!(
+        state.set_unknown(Unknown::default()).is_empty(),
+        "a source that says nothing of it tells everything"
+    );
+    let cidrs = Unknown { service_cidrs: true, ..Unknown::default() };
+    assert!(state.set_unknown(cidrs).node && state.service_cidrs().is_none());
+    let pods = state.set_unknown(Unknown { pods: true, ..cidrs });
+    assert!(pods.pods && !pods.node && state.exempt_pods().is_none());
+    let namespaces = state.set_unknown(Unknown { namespaces: true, ..cidrs });
+    assert!(namespaces.pods && state.exempt_pods() == Some(Exempt::default()));
+    assert!(state.set_unknown(Unknown::default()).node && state.service_cidrs() == Some(vec![]));
 }
