@@ -6,6 +6,7 @@ mod dead;
 mod deploy;
 mod migrate;
 mod objects;
+mod rights;
 mod slow;
 mod world;
 

@@ -25,6 +25,7 @@ use super::{
         lenient::Lenient,
     },
     gather::{Signal, Timed},
+    optional::Optional,
 };
 
 /// Between two looks at a watch that says nothing.
@@ -34,8 +35,12 @@ const LOOK: Duration = Duration::from_secs(5);
 /// whole, a server that sends is left to it.
 const LOOKS_AT_A_LIST: u32 = 6;
 
-/// Until a kind that the server does not have, or does not show to us, is asked for again.
-const ABSENT_RETRY: Duration = Duration::from_secs(300);
+/// Until a kind that the server does not have is asked for again: it takes an upgrade to have it.
+const LACKING_RETRY: Duration = Duration::from_secs(300);
+
+/// Pauses after refusals, the first and the longest, each twice the one before: a right that comes a moment after the
+/// agent is used at once, and one that never comes costs the API server next to nothing.
+const DENIED_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// Before a list that has stopped is begun anew.
 const STOPPED_RETRY: Duration = Duration::from_secs(1);
@@ -48,8 +53,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 pub(super) struct Follow {
     /// Which objects.
     pub(super) config: watcher::Config,
-    /// The server may not have the kind.
-    pub(super) optional: bool,
     /// Where the signals go.
     pub(super) signals: mpsc::Sender<Timed>,
     /// Counts errors.
@@ -64,8 +67,10 @@ enum Restart {
     Streaming,
     /// The server stopped in the middle of a list.
     Stopped,
-    /// The server does not have the kind, or does not show it to us.
-    Absent,
+    /// The server does not have the kind.
+    Lacking,
+    /// The server does not show us the kind.
+    Denied,
     /// Nobody listens any more.
     Closed,
 }
@@ -77,7 +82,7 @@ where
 {
     let streaming = follow.config.clone().streaming_lists();
     let mut config = streaming.clone();
-    let mut health = Health { kind: K::KIND.name(), failing: false };
+    let mut health = Health { kind: K::KIND, said: Said::Good, refusals: 0 };
     follow.metrics.set_following(K::KIND, false);
     loop {
         match watch_once(&api, config.clone(), &follow, &mut health).await {
@@ -85,13 +90,13 @@ where
             // What one server refuses the next may grant, or the same one after an upgrade.
             Restart::Streaming => config = streaming.clone(),
             Restart::Stopped => sleep(spread(STOPPED_RETRY)).await,
-            Restart::Absent => {
-                if follow.signals.send((std::time::Instant::now(), Signal::Absent(K::KIND))).await.is_err() {
-                    return;
-                }
-                sleep(spread(ABSENT_RETRY)).await;
+            Restart::Lacking if follow.send(Signal::Lacking(K::KIND)).await => {
+                sleep(spread(LACKING_RETRY)).await;
             }
-            Restart::Closed => return,
+            Restart::Denied if follow.send(Signal::Denied(K::KIND)).await => {
+                sleep(spread(after_refusals(health.refusals))).await;
+            }
+            Restart::Lacking | Restart::Denied | Restart::Closed => return,
         }
     }
 }
@@ -145,10 +150,9 @@ where
                 }
                 Signal::of(event)
             }
-            Err(error) if follow.optional && is_absent(&error) => {
-                follow.metrics.set_following(K::KIND, false);
-                health.absent(&error);
-                return Restart::Absent;
+            Err(error) if let Some(restart) = do_without(K::KIND, &error) => {
+                follow.do_without(K::KIND, health, &restart, &error);
+                return restart;
             }
             Err(error) if streaming && is_unknown_option(&error) => {
                 debug!(kind = K::KIND.name(), %error, "the API server does not stream lists; listing in pages this time");
@@ -159,7 +163,7 @@ where
                 continue;
             }
         };
-        if follow.signals.send((std::time::Instant::now(), signal)).await.is_err() {
+        if !follow.send(signal).await {
             return Restart::Closed;
         }
     }
@@ -174,8 +178,15 @@ fn status_code(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-fn is_absent(error: &watcher::Error) -> bool {
-    matches!(status_code(error), Some(403 | 404))
+/// What is to be done when there is nothing to follow, of a kind that the agent can do without. Where every API server
+/// has the kind, a 404 comes from something else that answers in its place, and is an error like any other.
+fn do_without(kind: Kind, error: &watcher::Error) -> Option<Restart> {
+    let optional = Optional::of(kind)?;
+    match status_code(error)? {
+        403 => Some(Restart::Denied),
+        404 if optional.is_recent => Some(Restart::Lacking),
+        _ => None,
+    }
 }
 
 fn is_unknown_option(error: &watcher::Error) -> bool {
@@ -188,32 +199,80 @@ impl Follow {
         self.metrics.set_following(kind, false);
         health.bad(error);
     }
+
+    fn do_without(&self, kind: Kind, health: &mut Health, restart: &Restart, error: &dyn Display) {
+        self.metrics.set_following(kind, false);
+        if matches!(restart, Restart::Lacking) {
+            health.lacking(error);
+        } else {
+            self.metrics.count_watch_error(kind);
+            health.denied(error);
+        }
+    }
+
+    /// False when nobody listens any more.
+    async fn send(&self, signal: Signal) -> bool {
+        self.signals.send((std::time::Instant::now(), signal)).await.is_ok()
+    }
 }
 
 /// Whether a watch works, so that the log tells changes and not tries.
 struct Health {
-    kind: &'static str,
-    failing: bool,
+    kind: Kind,
+    said: Said,
+    /// In a row.
+    refusals: u32,
+}
+
+/// What the log says of a watch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Good,
+    Failing,
+    Lacking,
+    Denied,
 }
 
 impl Health {
     fn bad(&mut self, error: &dyn Display) {
-        if !std::mem::replace(&mut self.failing, true) {
-            let kind = self.kind;
+        if self.news(Said::Failing) {
+            let kind = self.kind.name();
             warn!(kind, %error, "cannot follow; trying again, and the last state stays");
         }
     }
 
-    fn absent(&mut self, error: &watcher::Error) {
-        if !std::mem::replace(&mut self.failing, true) {
-            warn!(kind = self.kind, %error, "not available here; going on without, and asking now and then");
+    fn lacking(&mut self, error: &dyn Display) {
+        if self.news(Said::Lacking) {
+            let kind = self.kind.name();
+            warn!(kind, %error, "not available here; going on without, and asking now and then");
+        }
+    }
+
+    fn denied(&mut self, error: &dyn Display) {
+        self.refusals += 1;
+        if self.news(Said::Denied)
+            && let Some(Optional { resource, stays, .. }) = Optional::of(self.kind)
+        {
+            warn!(
+                kind = self.kind.name(),
+                %error,
+                stays,
+                "the API server does not show this kind; allow the agent's role to list and watch {resource}. Trying \
+                 again, and what depends on it stays as it was"
+            );
         }
     }
 
     fn good(&mut self) {
-        if std::mem::replace(&mut self.failing, false) {
-            info!(kind = self.kind, "following again");
+        self.refusals = 0;
+        if self.news(Said::Good) {
+            info!(kind = self.kind.name(), "following again");
         }
+    }
+
+    /// True if the log says something else so far.
+    fn news(&mut self, said: Said) -> bool {
+        std::mem::replace(&mut self.said, said) != said
     }
 }
 
@@ -221,6 +280,13 @@ fn pauses() -> watcher::ExponentialBackoff {
     let (first, longest) = PAUSES;
     let pauses = backon::ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest);
     pauses.with_factor(2.0).with_jitter().without_max_times().into()
+}
+
+/// The pause after so many refusals in a row.
+fn after_refusals(refusals: u32) -> Duration {
+    let (first, longest) = DENIED_RETRY;
+    let factor = 2_u32.saturating_pow(refusals.saturating_sub(1));
+    first.saturating_mul(factor).min(longest)
 }
 
 /// Up to twice as long, by chance.

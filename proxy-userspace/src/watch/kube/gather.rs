@@ -1,23 +1,27 @@
 //! Makes batches of the signals of all kinds, and knows when every initial list is complete.
-//! What a list no longer contains is gone.
+//! What a list no longer contains is gone. What was never listed is unknown, which is not the same.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time};
+use tracing::warn;
 
-use super::super::{
-    Batch, Versions, WatchMetrics,
-    convert::{Convert, Found, Kind, ObjectKey},
-    told::Told,
-    versions,
+use super::{
+    super::{
+        Batch, Versions, WatchMetrics,
+        convert::{Convert, Found, Kind, ObjectKey},
+        told::Told,
+        versions,
+    },
+    optional::Optional,
 };
-use crate::model::{Change, ObjectName};
+use crate::model::{Change, ObjectName, Unknown};
 
 /// An event of a watch, converted.
 pub(super) enum Signal {
@@ -29,8 +33,10 @@ pub(super) enum Signal {
     Gone(ObjectKey, Option<u64>),
     /// The list is complete.
     ListEnds(Kind),
-    /// The server does not show this kind.
-    Absent(Kind),
+    /// The server does not have this kind.
+    Lacking(Kind),
+    /// The server does not show us this kind.
+    Denied(Kind),
 }
 
 impl Signal {
@@ -54,6 +60,11 @@ pub(super) type Timed = (Instant, Signal);
 /// such parts, too: nobody has to hold all objects of a cluster in the form in which they came.
 const SIGNALS_AT_ONCE: usize = 1_024;
 
+/// So long Services wait for kinds that the agent can do without, once everything else is listed. The watches try
+/// three or four times in it, so what is only slow is not missed; and a node on which nothing is served yet does not
+/// wait long for what is out of order.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Makes batches until either side is gone.
 pub(super) async fn run(
     mut signals: mpsc::Receiver<Timed>,
@@ -62,7 +73,11 @@ pub(super) async fn run(
 ) {
     let mut gather = Gather::new(metrics);
     let mut taken = Vec::new();
-    while signals.recv_many(&mut taken, SIGNALS_AT_ONCE).await > 0 {
+    loop {
+        tokio::select! {
+            count = signals.recv_many(&mut taken, SIGNALS_AT_ONCE) => if count == 0 { return },
+            () = at(gather.deadline) => gather.go_on_without(),
+        }
         for (arrived, signal) in taken.drain(..) {
             gather.arrived.get_or_insert(arrived);
             gather.take(signal);
@@ -75,8 +90,21 @@ pub(super) async fn run(
     }
 }
 
+async fn at(deadline: Option<time::Instant>) {
+    match deadline {
+        Some(deadline) => time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
 struct Gather {
     kinds: HashMap<Kind, Known>,
+    /// The first lists are handed on, as far as there are any.
+    complete: bool,
+    /// When they are, at the latest.
+    deadline: Option<time::Instant>,
+    /// What was said to be unknown last.
+    unknown: Unknown,
     changes: Vec<Change>,
     /// When the first of them came.
     arrived: Option<Instant>,
@@ -92,6 +120,8 @@ struct Gather {
 struct Known {
     /// A list was complete once, or there is none to have.
     listed: bool,
+    /// There is no point in waiting for the first list.
+    given_up: bool,
     /// Objects that were reported.
     names: HashSet<ObjectName>,
     /// Of these, what the list that is being read has not named yet.
@@ -106,6 +136,9 @@ impl Gather {
         let (changes, triggers, versions) = (Vec::new(), HashMap::new(), Versions::default());
         Self {
             kinds,
+            complete: false,
+            deadline: None,
+            unknown: Unknown::default(),
             changes,
             arrived: None,
             triggers,
@@ -142,7 +175,9 @@ impl Gather {
                 }
             }
             Signal::ListEnds(kind) => self.list_ends(kind),
-            Signal::Absent(kind) => self.known(kind).listed = true,
+            // What there was before such an answer stays: it may come from one server of several.
+            Signal::Lacking(kind) => self.known(kind).listed = true,
+            Signal::Denied(kind) => self.known(kind).given_up = true,
         }
     }
 
@@ -187,12 +222,50 @@ impl Gather {
         self.changes.extend(vanished.into_iter().map(|name| ObjectKey { kind, name }.gone()));
     }
 
+    /// Does not wait any longer for the first list of what the agent can do without.
+    fn go_on_without(&mut self) {
+        self.deadline = None;
+        for (kind, known) in self.kinds.iter_mut().filter(|(_, known)| !known.listed && !known.given_up) {
+            known.given_up = true;
+            if let Some(Optional { stays, .. }) = Optional::of(*kind) {
+                let kind = kind.name();
+                warn!(
+                    kind,
+                    stays, "not listed yet; going on without, and what depends on it stays as it was"
+                );
+            }
+        }
+    }
+
+    /// True once everything is known that is worth waiting for.
+    fn is_complete(&mut self) -> bool {
+        let waiting = self.kinds.iter().filter(|(_, known)| !known.listed && !known.given_up);
+        let (required, optional): (Vec<_>, Vec<_>) =
+            waiting.partition(|(kind, _)| Optional::of(**kind).is_none());
+        if required.is_empty() && !optional.is_empty() {
+            self.deadline.get_or_insert_with(|| time::Instant::now() + PATIENCE);
+        }
+        self.complete |= required.is_empty() && optional.is_empty();
+        self.complete
+    }
+
+    fn unknown(&self) -> Unknown {
+        let unknown = |kind| self.kinds.get(&kind).is_none_or(|known| !known.listed);
+        Unknown {
+            service_cidrs: unknown(Kind::ServiceCidr),
+            pods: unknown(Kind::Pod),
+            namespaces: unknown(Kind::Namespace),
+        }
+    }
+
     /// The changes so far. The one that completes the initial lists comes even if nothing
-    /// exists: it says that nothing does.
+    /// exists: it says that nothing does. So does a later one that makes something known.
     fn batch(&mut self) -> Option<Batch> {
-        let listed = self.kinds.values().all(|known| known.listed);
+        let listed = self.is_complete();
         let initial = listed && self.revision == 0;
-        if self.changes.is_empty() && !initial {
+        let unknown = self.unknown();
+        let news = std::mem::replace(&mut self.unknown, unknown) != unknown;
+        if self.changes.is_empty() && !initial && !(listed && news) {
             self.arrived = None;
             return None;
         }
@@ -201,7 +274,7 @@ impl Gather {
         let arrived = self.arrived.take().unwrap_or_else(Instant::now);
         let triggers = std::mem::take(&mut self.triggers);
         let versions = self.versions.clone();
-        Some(Batch { arrived, triggers, versions, ..Batch::new(changes, initial, self.revision) })
+        Some(Batch { arrived, unknown, triggers, versions, ..Batch::new(changes, initial, self.revision) })
     }
 }
 

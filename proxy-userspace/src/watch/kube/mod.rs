@@ -8,6 +8,7 @@ mod follow;
 mod gather;
 mod node_taint;
 mod observed;
+mod optional;
 mod servers;
 
 use std::{fmt::Debug, path::PathBuf, sync::Arc};
@@ -83,16 +84,15 @@ pub fn start(client: &Client, node_name: &str, metrics: Arc<WatchMetrics>, tasks
     let (signals, gathered) = mpsc::channel(SIGNALS_AHEAD);
     let (tx, rx) = mpsc::channel(BATCHES_AHEAD);
     let config = watcher::Config::default;
-    let to =
-        |config, optional| Follow { config, optional, signals: signals.clone(), metrics: metrics.clone() };
-    follow_kind::<Service>(client, to(config().labels(SERVICES), false), tasks);
-    follow_kind::<EndpointSlice>(client, to(config().labels(SLICES), false), tasks);
+    let to = |config| Follow { config, signals: signals.clone(), metrics: metrics.clone() };
+    follow_kind::<Service>(client, to(config().labels(SERVICES)), tasks);
+    follow_kind::<EndpointSlice>(client, to(config().labels(SLICES)), tasks);
     let this_node = config().fields(&format!("metadata.name={node_name}"));
-    follow_kind::<Node>(client, to(this_node, false), tasks);
-    follow_kind::<ServiceCidr>(client, to(config(), true), tasks);
+    follow_kind::<Node>(client, to(this_node), tasks);
+    follow_kind::<ServiceCidr>(client, to(config()), tasks);
     let on_this_node = config().fields(&format!("spec.nodeName={node_name}"));
-    follow_kind::<PartialObjectMeta<Pod>>(client, to(on_this_node, true), tasks);
-    follow_kind::<PartialObjectMeta<Namespace>>(client, to(config(), true), tasks);
+    follow_kind::<PartialObjectMeta<Pod>>(client, to(on_this_node), tasks);
+    follow_kind::<PartialObjectMeta<Namespace>>(client, to(config()), tasks);
     tasks.spawn("what gathers objects", gather::run(gathered, tx, metrics));
     rx
 }

@@ -132,7 +132,7 @@ fn the_agent_needs_no_other_rights_than_the_charts() -> Result<()> {
     world.soon_tells((objects::Kind::Node, objects::NODE), "SnatPortsAlmostExhausted")?;
     let refused = |line: &&Line| {
         let text = line.text();
-        text.contains("orbidden") || text.contains("not available here") || text.contains("cannot publish")
+        ["orbidden", "does not show", "not available here", "cannot publish"].iter().any(|w| text.contains(w))
     };
     let lines = world.agent_log();
     let refused: Vec<&str> = lines.iter().filter(refused).map(|line| line.text()).collect();

@@ -4,12 +4,16 @@ use futures::stream;
 use http::{Request, Response};
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
-use kube::{Client, client::Body};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, client::Body, core::PartialObjectMeta};
 use tokio::time::Instant;
 use tower::service_fn;
 
 use super::*;
-use crate::watch::{api::Service, kube::observed::observed};
+use crate::watch::{
+    api::{Service, ServiceCidr},
+    kube::observed::observed,
+};
 
 /// What a server says to a request: a status, and lines, each after a pause. Then it is silent.
 struct Answer(u16, Vec<(u64, String)>);
@@ -37,8 +41,9 @@ const INVALID: &str =
 const LIST: &str =
     r#"{"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "8"}, "items": []}"#;
 
-/// Follows Services of a server that answers one request after the other so.
+/// Follows objects of a server that answers one request after the other so.
 struct Followed {
+    kind: Kind,
     metrics: Arc<WatchMetrics>,
     signals: mpsc::Receiver<Timed>,
     asked: Arc<Mutex<Vec<&'static str>>>,
@@ -66,7 +71,18 @@ fn respond(
     Response::builder().status(status).body(StreamBody::new(frames)).expect("a response")
 }
 
+fn refusal(status: u16) -> Answer {
+    Answer(status, vec![(0, INVALID.replace("422", &status.to_string())), (0, END.into())])
+}
+
 fn follows(answers: Vec<Answer>) -> Followed {
+    follows_kind::<Service>(answers)
+}
+
+fn follows_kind<K>(answers: Vec<Answer>) -> Followed
+where
+    K: Convert + Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
     let metrics = Arc::new(WatchMetrics::default());
     let (sender, signals) = mpsc::channel(1_000);
     let (asked, answers) = (Arc::new(Mutex::default()), Mutex::new(answers.into_iter()));
@@ -81,11 +97,11 @@ fn follows(answers: Vec<Answer>) -> Followed {
             }
         }
     });
-    let client = observed(&Client::new(service, "default"), Kind::Service, &metrics);
+    let client = observed(&Client::new(service, "default"), K::KIND, &metrics);
     let config = watcher::Config::default();
-    let how = Follow { config, optional: false, signals: sender, metrics: Arc::clone(&metrics) };
-    tokio::spawn(follow(Api::<Lenient<Service>>::all(client), how));
-    Followed { metrics, signals, asked, started: Instant::now() }
+    let how = Follow { config, signals: sender, metrics: Arc::clone(&metrics) };
+    tokio::spawn(follow(Api::<Lenient<K>>::all(client), how));
+    Followed { kind: K::KIND, metrics, signals, asked, started: Instant::now() }
 }
 
 impl Followed {
@@ -97,8 +113,20 @@ impl Followed {
                 Signal::ListBegins(_) => objects = 0,
                 Signal::Object(..) => objects += 1,
                 Signal::ListEnds(_) => return objects,
-                Signal::Gone(..) | Signal::Absent(_) => panic!("neither is said here"),
+                Signal::Gone(..) | Signal::Lacking(_) | Signal::Denied(_) => panic!("none is said here"),
             }
+        }
+    }
+
+    /// The next signal, in short.
+    async fn next(&mut self) -> &'static str {
+        match self.signals.recv().await.expect("follows for ever").1 {
+            Signal::ListBegins(_) => "begins",
+            Signal::Object(..) => "object",
+            Signal::Gone(..) => "gone",
+            Signal::ListEnds(_) => "ends",
+            Signal::Lacking(_) => "lacking",
+            Signal::Denied(_) => "denied",
         }
     }
 
@@ -112,7 +140,7 @@ impl Followed {
 
     /// Waits until the metric says so; the seconds since the start.
     async fn shows(&self, up: bool) -> u64 {
-        while self.metrics.follows(Kind::Service) != up {
+        while self.metrics.follows(self.kind) != up {
             assert!(self.seconds() < 600, "never {up}; asked {:?}", self.asked());
             sleep(Duration::from_millis(100)).await;
         }
@@ -151,8 +179,7 @@ async fn what_one_list_is_refused_the_next_asks_for_again() {
 #[tokio::test(start_paused = true)]
 async fn what_is_heard_shows_whether_a_watch_is_up() {
     let bookmarks = vec![(0, LISTED.into()), (10, BOOKMARK.into()), (10, END.into())];
-    let unavailable = Answer(500, vec![(0, INVALID.replace("422", "500")), (0, END.into())]);
-    let mut followed = follows(vec![Answer(200, bookmarks), unavailable, Answer(200, Vec::new())]);
+    let mut followed = follows(vec![Answer(200, bookmarks), refusal(500), Answer(200, Vec::new())]);
     assert!(!followed.metrics.follows(Kind::Service), "nothing was said yet");
     followed.listed().await;
     assert_eq!(followed.shows(true).await, 0);
@@ -165,12 +192,45 @@ async fn what_is_heard_shows_whether_a_watch_is_up() {
     assert_eq!(followed.asked(), ["stream", "watch", "watch"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_is_not_shown_is_asked_for_again_soon() {
+    let answers = vec![refusal(403), refusal(403), refusal(403), lines(&[LISTED])];
+    let mut followed = follows_kind::<ServiceCidr>(answers);
+    for longest in [0, 2, 6] {
+        assert_eq!(followed.next().await, "denied");
+        assert!(followed.seconds() <= longest, "{} s", followed.seconds());
+        assert!(!followed.metrics.follows(Kind::ServiceCidr));
+    }
+    assert_eq!((followed.next().await, followed.next().await), ("begins", "ends"));
+    assert!((7..=14).contains(&followed.seconds()), "{} s", followed.seconds());
+    assert!(followed.metrics.follows(Kind::ServiceCidr));
+    assert_eq!(followed.metrics.watch_errors(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_of_a_recent_kind_does_not_found_mean_that_there_is_none() {
+    let mut recent = follows_kind::<ServiceCidr>(vec![refusal(404), lines(&[LISTED])]);
+    assert_eq!(recent.next().await, "lacking");
+    assert_eq!((recent.next().await, recent.next().await), ("begins", "ends"));
+    assert!(recent.seconds() >= 300);
+    assert_eq!(recent.metrics.watch_errors(), 0);
+    let mut pods = follows_kind::<PartialObjectMeta<Pod>>(vec![refusal(404), lines(&[LISTED])]);
+    assert_eq!((pods.next().await, pods.next().await), ("begins", "ends"));
+    assert_eq!(pods.metrics.watch_errors(), 1);
+}
+
+#[test]
+fn refusals_in_a_row_are_asked_about_less_and_less() {
+    let seconds = [1, 2, 3, 9, 10, u32::MAX].map(|refusals| after_refusals(refusals).as_secs());
+    assert_eq!(seconds, [1, 2, 4, 256, 300, 300]);
+}
+
 #[test]
 fn pauses_differ_from_agent_to_agent() {
     let [one, other] = [(); 2].map(|()| pauses().take(20).collect::<Vec<_>>());
     assert_ne!(one, other);
     assert!(one.iter().all(|pause| *pause >= PAUSES.0 && *pause <= 2 * PAUSES.1), "{one:?}");
-    let spread = [(); 100].map(|()| spread(ABSENT_RETRY));
-    assert!(spread.iter().all(|pause| (ABSENT_RETRY..=2 * ABSENT_RETRY).contains(pause)));
+    let spread = [(); 100].map(|()| spread(LACKING_RETRY));
+    assert!(spread.iter().all(|pause| (LACKING_RETRY..=2 * LACKING_RETRY).contains(pause)));
     assert!(spread.iter().any(|pause| *pause != spread[0]));
 }

@@ -45,7 +45,7 @@ fn the_first_lists_are_handed_on_in_parts_and_the_last_part_says_so() {
     }
     gather.take(Signal::ListBegins(Kind::Node));
     gather.take(node("a"));
-    gather.take(Signal::Absent(Kind::ServiceCidr));
+    gather.take(Signal::Lacking(Kind::ServiceCidr));
     let part = gather.batch().unwrap();
     assert_eq!((part.initial, part.revision, part.changes.len()), (false, 0, 1));
     assert!(gather.batch().is_none());
@@ -100,4 +100,80 @@ fn versions_of_a_list_count_when_it_is_complete() {
     gather.take(Signal::Gone(ObjectKey { kind: Kind::Node, name: ObjectName::new("", "b") }, Some(15)));
     gather.take(Signal::Gone(slice_key("never-seen"), Some(20)));
     assert_eq!(told(&mut gather), "EndpointSlice=20 Node=15");
+}
+
+/// Everything is listed but pods, of which nothing was heard.
+fn listed_without_pods() -> Gather {
+    let mut gather = Gather::new(Arc::default());
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Pod) {
+        gather.take(Signal::ListBegins(kind));
+        gather.take(Signal::ListEnds(kind));
+    }
+    gather
+}
+
+const PODS: Unknown = Unknown { service_cidrs: false, pods: true, namespaces: false };
+
+#[test]
+fn what_is_not_shown_is_unknown_until_it_is() {
+    let mut gather = listed_without_pods();
+    gather.take(Signal::Denied(Kind::Pod));
+    let batch = gather.batch().unwrap();
+    assert_eq!((batch.initial, batch.unknown), (true, PODS));
+    gather.take(Signal::Denied(Kind::Pod));
+    assert!(gather.batch().is_none(), "no news");
+    gather.take(Signal::ListBegins(Kind::Pod));
+    gather.take(Signal::ListEnds(Kind::Pod));
+    let batch = gather.batch().expect("an empty list is news");
+    assert_eq!((batch.initial, batch.unknown, batch.revision), (false, Unknown::default(), 2));
+    assert!(gather.batch().is_none());
+}
+
+#[test]
+fn what_was_listed_stays_when_it_is_not_shown_any_more() {
+    for signal in [Signal::Denied, Signal::Lacking] {
+        let mut gather = listed();
+        gather.take(signal(Kind::ServiceCidr));
+        gather.take(signal(Kind::Pod));
+        assert!(gather.batch().is_none());
+        gather.take(node("x"));
+        assert_eq!(gather.batch().unwrap().unknown, Unknown::default());
+    }
+}
+
+#[test]
+fn a_kind_that_the_server_does_not_have_is_empty() {
+    let mut gather = Gather::new(Arc::default());
+    for kind in Kind::ALL {
+        gather.take(if kind == Kind::ServiceCidr { Signal::Lacking(kind) } else { Signal::ListEnds(kind) });
+    }
+    let batch = gather.batch().unwrap();
+    assert_eq!((batch.initial, batch.unknown), (true, Unknown::default()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_do_not_wait_long_for_what_is_not_needed_to_serve_them() {
+    let (signals, gathered) = mpsc::channel(16);
+    let (tx, mut batches) = mpsc::channel(4);
+    tokio::spawn(run(gathered, tx, Arc::default()));
+    let send = async |signal| signals.send((Instant::now(), signal)).await.expect("gathers");
+    let (required, optional): (Vec<_>, Vec<_>) =
+        Kind::ALL.into_iter().partition(|kind| Optional::of(*kind).is_none());
+    // It takes its time to list what is needed, and all of it is waited for.
+    for kind in required {
+        time::sleep(2 * PATIENCE).await;
+        assert!(batches.try_recv().is_err());
+        send(Signal::ListEnds(kind)).await;
+    }
+    let listed = time::Instant::now();
+    let batch = batches.recv().await.expect("a batch");
+    assert_eq!((batch.initial, listed.elapsed()), (true, PATIENCE));
+    assert_eq!(batch.unknown, Unknown { service_cidrs: true, pods: true, namespaces: true });
+    for kind in optional {
+        send(Signal::ListEnds(kind)).await;
+    }
+    let mut unknown = batch.unknown;
+    while unknown != Unknown::default() {
+        unknown = batches.recv().await.expect("a batch").unknown;
+    }
 }
