@@ -12,7 +12,7 @@ use proxy_common::maps::{
 use super::{
     FamilyMaps, MapAddr, MapError,
     backends::BackendTable,
-    family::{FamilyTable, Written},
+    family::{FamilyTable, Keep, Written},
     ranges::Ranges,
     slot_sets::SlotSet,
 };
@@ -34,6 +34,7 @@ impl<A: MapAddr> FamilyTable<A> {
             ranges: Ranges::new(maps.slot_capacity()),
             keys: HashMap::new(),
             source_ranges: HashMap::new(),
+            keep: Keep::default(),
         };
         table.adopt_source_ranges(maps)?;
         let mut frontends = maps.frontends()?;

@@ -26,6 +26,24 @@ pub(super) struct FamilyTable<A> {
     /// The frontends of each port; a key that another port took over may still be listed.
     pub(super) keys: HashMap<u32, Vec<FrontendKey<A>>>,
     pub(super) source_ranges: HashMap<u32, SourceRanges<A>>,
+    pub(super) keep: Keep<A>,
+}
+
+/// Which frontends stay for now that their port does not want any more: another port may be about to take one over, and
+/// there is to be no moment without it.
+#[derive(Debug)]
+pub(super) struct Keep<A> {
+    /// All of which it is known what they say.
+    pub(super) certain: bool,
+    /// These in any case.
+    pub(super) wanted: HashSet<FrontendKey<A>>,
+}
+
+impl<A> Default for Keep<A> {
+    /// None.
+    fn default() -> Self {
+        Self { certain: false, wanted: HashSet::new() }
+    }
 }
 
 /// A frontend that the kernel holds.
@@ -104,16 +122,15 @@ impl<A: MapAddr> FamilyTable<A> {
         }
     }
 
-    /// Step 1: frontends that nobody wants any more. One that another staged port wants is
-    /// left to be overwritten, so that there is no moment without it.
+    /// Step 1: frontends that nobody wants any more, but for those that are to be kept. One that another staged port
+    /// wants is left to be overwritten, so that there is no moment without it.
     pub(super) fn delete_frontends(
         &mut self,
         maps: &mut impl FamilyMaps<A>,
         staged: &[Staged<A>],
     ) -> Result<Rows, MapError> {
         let wanted: HashSet<_> = staged.iter().flat_map(Staged::frontend_keys).collect();
-        let keys = staged.iter().flat_map(|port| self.own_keys(port.service));
-        let gone: Vec<_> = keys.filter(|key| !wanted.contains(key)).collect();
+        let gone = self.gone(staged, &wanted);
         if gone.is_empty() {
             return Ok(0);
         }
@@ -125,6 +142,23 @@ impl<A: MapAddr> FamilyTable<A> {
             }
         }
         deleted.map(|()| gone.len())
+    }
+
+    /// Frontends of these ports that are neither wanted by any of them nor to be kept.
+    pub(super) fn gone(&self, staged: &[Staged<A>], wanted: &HashSet<FrontendKey<A>>) -> Vec<FrontendKey<A>> {
+        let keys = staged.iter().flat_map(|port| self.own_keys(port.service));
+        keys.filter(|key| !wanted.contains(key) && !self.keeps(key)).collect()
+    }
+
+    fn keeps(&self, key: &FrontendKey<A>) -> bool {
+        let certain = || self.frontends.get(key).is_some_and(|written| written.certain);
+        self.keep.wanted.contains(key) || self.keep.certain && certain()
+    }
+
+    /// Once everything is written: the frontends that a port has kept although it does not want them.
+    pub(super) fn kept(&self, port: &Staged<A>) -> Vec<FrontendKey<A>> {
+        let wants = |key: &FrontendKey<A>| port.wanted.iter().any(|(wanted, _)| wanted == key);
+        self.own_keys(port.service).filter(|key| !wants(key)).collect()
     }
 
     /// The frontends that the kernel holds for a port.
@@ -195,9 +229,17 @@ impl<A: MapAddr> FamilyTable<A> {
         }
     }
 
-    /// Step 5: what only the old rows needed is given back. Nothing is written.
-    pub(super) fn commit(&mut self, staged: Vec<Staged<A>>) {
-        for Staged { service, wanted, lingering, .. } in staged {
+    /// Step 5: what only the old rows needed is given back. What is kept still needs it. Nothing is written. True if
+    /// something is kept.
+    pub(super) fn commit(&mut self, staged: Vec<Staged<A>>) -> bool {
+        let mut keeps = false;
+        for staged in staged {
+            let kept = self.kept(&staged);
+            let kept = kept.into_iter().filter_map(|key| Some((key, self.frontends.get(&key)?.value)));
+            let kept: Vec<_> = kept.collect();
+            let Staged { service, mut wanted, lingering, .. } = staged;
+            keeps |= !kept.is_empty();
+            wanted.extend(kept);
             let port = self.ports.entry(service).or_default();
             let ranges: HashSet<_> =
                 wanted.iter().flat_map(|(_, value)| [value.cluster, value.local]).collect();
@@ -215,6 +257,7 @@ impl<A: MapAddr> FamilyTable<A> {
                 self.keys.insert(service, keys);
             }
         }
+        keeps
     }
 
     /// Step 6: backends without a user are taken out. What their rows say stays: a program may have read a slot

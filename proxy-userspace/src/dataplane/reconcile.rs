@@ -1,5 +1,6 @@
 //! Carries out plans, and keeps what could not be carried out until it can.
 
+mod leaving;
 mod refused;
 mod room;
 mod share;
@@ -51,6 +52,9 @@ pub struct Reconciler {
     /// Ids whose last rows are gone, until their own row is too.
     departed: Vec<u32>,
     cleanup_failure: Option<MapError>,
+    /// Services that are written, but for frontends that go later.
+    leaving: Vec<(ObjectName, Waiting)>,
+    chunk: usize,
 }
 
 /// What an [`Reconciler::apply`] did.
@@ -104,6 +108,8 @@ impl Reconciler {
             node_failure: None,
             departed: Vec::new(),
             cleanup_failure: None,
+            leaving: Vec::new(),
+            chunk: CHUNK,
         })
     }
 
@@ -148,21 +154,22 @@ impl Reconciler {
         maps: &mut impl MapStore,
         mut plans: impl Iterator<Item = (ObjectName, Vec<PortPlan>)>,
     ) -> Applied {
-        plans.by_ref().take(CHUNK).for_each(|(service, plans)| self.update(service, plans));
+        plans.by_ref().take(self.chunk).for_each(|(service, plans)| self.update(service, plans));
         let mut applied = Applied::default();
         self.apply_node(maps, &mut applied);
         if self.cleanup_failure.is_some() {
             self.clear(maps, &mut applied);
         }
+        self.keep_what_may_be_taken_over();
         let mut waiting = std::mem::take(&mut self.pending);
         while !waiting.is_empty() {
-            let rest = waiting.keys().nth(CHUNK).cloned().map(|first| waiting.split_off(&first));
+            let rest = waiting.keys().nth(self.chunk).cloned().map(|first| waiting.split_off(&first));
             let chunk = std::mem::replace(&mut waiting, rest.unwrap_or_default());
             self.apply_chunk(maps, chunk.into_iter().collect(), &mut applied);
         }
         loop {
             let chunk: Vec<_> =
-                plans.by_ref().take(CHUNK).map(|(name, plans)| (name, plans.into())).collect();
+                plans.by_ref().take(self.chunk).map(|(name, plans)| (name, plans.into())).collect();
             if chunk.is_empty() {
                 break;
             }
@@ -173,6 +180,7 @@ impl Reconciler {
             }
             self.apply_chunk(maps, chunk, &mut applied);
         }
+        self.let_go(maps, &mut applied);
         if self.pruned {
             self.release_adopted(maps, &mut applied);
         }
@@ -200,7 +208,7 @@ impl Reconciler {
 
     /// Writes a chunk in one go, or, when that fails, each service of it by itself: then
     /// only those whose own rows fail stay behind. For want of room it first waits for what
-    /// has been given back and may still be read, then takes what an earlier agent has left.
+    /// has been given back and may still be read, then lets go what was kept, then takes what an earlier agent has left.
     fn apply_chunk(
         &mut self,
         maps: &mut impl MapStore,
@@ -211,14 +219,14 @@ impl Reconciler {
             self.refuse(maps, (service, waiting), why, applied);
         }
         match self.write_chunk(maps, &chunk, applied) {
-            Ok(()) => {
-                applied.services += chunk.len();
-                chunk.iter().for_each(|(service, _)| drop(self.failures.remove(service)));
-            }
+            Ok(keeps) => self.written(chunk, keeps, applied),
             Err(MapError::Full { .. }) if self.rests() => match self.settle(maps) {
                 Ok(()) => self.apply_chunk(maps, chunk, applied),
                 Err(e) => self.postpone(chunk, e),
             },
+            Err(MapError::Full { .. }) if self.give_way(maps, applied) => {
+                self.apply_chunk(maps, chunk, applied)
+            }
             Err(MapError::Full { .. }) if self.release_adopted(maps, applied) => {
                 self.apply_chunk(maps, chunk, applied);
             }
@@ -255,12 +263,13 @@ impl Reconciler {
         Ok(())
     }
 
+    /// True if frontends were kept.
     fn write_chunk(
         &mut self,
         maps: &mut impl MapStore,
         services: &[(ObjectName, Waiting)],
         applied: &mut Applied,
-    ) -> Result<(), MapError> {
+    ) -> Result<bool, MapError> {
         let mut chunk = Chunk::default();
         let written = self
             .stage(services, &mut chunk)
@@ -271,13 +280,12 @@ impl Reconciler {
             self.v6.unstage(chunk.v6);
             return Err(e);
         }
-        self.v4.commit(chunk.v4);
-        self.v6.commit(chunk.v6);
+        let keeps = [self.v4.commit(chunk.v4), self.v6.commit(chunk.v6)];
         // From here on everything is served as planned; leftovers are taken up by the next apply.
         let ids = services.iter().flat_map(|(service, _)| self.services.ids_of(service));
         self.departed.extend(ids.filter(|id| !self.v4.has(**id) && !self.v6.has(**id)));
         self.clear(maps, applied);
-        Ok(())
+        Ok(keeps.contains(&true))
     }
 
     fn stage(&mut self, services: &[(ObjectName, Waiting)], chunk: &mut Chunk) -> Result<(), MapError> {

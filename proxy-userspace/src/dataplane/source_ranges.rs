@@ -86,6 +86,10 @@ impl<A: MapAddr> FamilyTable<A> {
     ) -> Result<Rows, MapError> {
         let mut count = 0;
         for port in staged {
+            // One that is kept may still be restricted to any of them.
+            if !self.source_ranges.contains_key(&port.service) || !self.kept(port).is_empty() {
+                continue;
+            }
             let Some(known) = self.source_ranges.get_mut(&port.service) else { continue };
             let wanted: HashSet<_> = port.source_ranges.iter().collect();
             let gone: Vec<_> = known.held.iter().filter(|row| !wanted.contains(row)).copied().collect();

@@ -119,6 +119,16 @@ pub(super) fn meaning(maps: &MemoryMaps) -> Meaning {
     meaning
 }
 
+/// The frontends that there are, as [`meaning`] calls them.
+pub(super) fn frontends(maps: &MemoryMaps) -> Vec<String> {
+    let v4 = maps.v4.frontends.keys().map(frontend_name);
+    v4.chain(maps.v6.frontends.keys().map(frontend_name)).collect()
+}
+
+fn frontend_name<A: MapAddr>(key: &FrontendKey<A>) -> String {
+    format!("{}:{}/{}", key.addr.into(), key.port, key.proto)
+}
+
 fn read<A: MapAddr>(maps: &MemoryMaps, family: &MemoryFamily<A>, meaning: &mut Meaning) {
     for (key, value) in &family.frontends {
         let service =
@@ -129,7 +139,7 @@ fn read<A: MapAddr>(maps: &MemoryMaps, family: &MemoryFamily<A>, meaning: &mut M
             own.map(|row| format!("{}/{}", row.addr.into(), row.bits - SERVICE_BITS)).collect();
         let (cluster, local) = (resolve(family, value.cluster), resolve(family, value.local));
         let leads = Leads { service, rules: value.rules, cluster, local, source_ranges };
-        meaning.insert(format!("{}:{}/{}", key.addr.into(), key.port, key.proto), leads);
+        meaning.insert(frontend_name(key), leads);
     }
 }
 

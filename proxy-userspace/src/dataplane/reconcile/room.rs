@@ -36,8 +36,7 @@ impl<A: MapAddr> FamilyTable<A> {
     /// Frontends that the kernel will hold.
     fn frontends_after(&self, staged: &[Staged<A>]) -> usize {
         let wanted: HashSet<_> = staged.iter().flat_map(Staged::frontend_keys).collect();
-        let own = staged.iter().flat_map(|port| self.own_keys(port.service));
-        let gone = own.filter(|key| !wanted.contains(key)).count();
+        let gone = self.gone(staged, &wanted).len();
         let new = wanted.iter().filter(|key| !self.frontends.contains_key(*key)).count();
         self.frontends.len() + new - gone
     }

@@ -1,4 +1,5 @@
 mod histories;
+mod passing;
 
 use proxy_common::maps::{
     backends::flags::PRESENT,

@@ -177,6 +177,26 @@ proptest! {
         }
     }
 
+    /// What is served, and goes on to be wanted by whomever, is never absent, whatever fails.
+    #[test]
+    fn what_stays_wanted_is_never_absent(
+        chunk in 1..4usize,
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let mut history = History::run(&[]);
+        let mut served: Vec<String> = Vec::new();
+        for step in &steps {
+            history.step(step);
+            history.reconciler.chunk = chunk;
+            let (present, wanted) = (frontends(&history.maps), history.wanted());
+            for frontend in served.iter().filter(|frontend| wanted.contains_key(*frontend)) {
+                prop_assert!(present.contains(frontend), "{frontend} is gone, at {step:?}");
+            }
+            served = present;
+            served.retain(|frontend| wanted.contains_key(frontend));
+        }
+    }
+
     /// A program that has read a frontend finds its backends, however long it takes.
     #[test]
     fn nothing_is_used_again_while_it_is_read(
