@@ -84,11 +84,13 @@ impl Agent {
 
     fn repair(&mut self) {
         let mut lost = self.datapath.repair();
-        let is_program = |lost: &Lost| lost.part == Part::Program;
-        if lost.iter().any(is_program) || !self.edges.are_attached() {
+        if lost.iter().any(|lost| lost.part == Part::Program) || !self.edges.are_attached() {
             self.follow_edges();
-            // Which of them could not be attached again, the edges have told.
-            lost.retain(|lost| !is_program(lost) || self.edges.are_attached());
+            // Of a device that refuses them, the edges have told.
+            let attached = self.datapath.attachments();
+            let is_at = |lost: &Lost, device: &str| lost.name.split(' ').next() == Some(device);
+            let is_back = |lost: &Lost| attached.iter().any(|(device, _)| is_at(lost, device));
+            lost.retain(|lost| lost.part != Part::Program || is_back(lost));
         }
         let repaired = self.attachments.report(lost);
         self.metrics.count_repaired_parts(&repaired);
