@@ -197,6 +197,8 @@ impl Agent {
     }
 
     async fn run(&mut self, [terminate, interrupt]: [&mut Signal; 2]) -> Result<()> {
+        // The first round may be the one that hangs.
+        self.beat();
         loop {
             tokio::select! {
                 _ = terminate.recv() => return Ok(()),

@@ -50,12 +50,15 @@ impl Counts {
     pub(super) fn healthz(&self, report: &Report) -> Answer {
         self.observe("healthz", report);
         self.checks.observe("node", "healthz", report.eligible);
+        let lacks_programs = matches!(report.trouble, Some(Trouble::Missing | Trouble::Gone));
+        self.checks.observe("programs", "healthz", !lacks_programs);
         counted(&HEALTH[0], &self.healthz, body::healthz(report))
     }
 
     /// The answer at `/livez`.
     pub(super) fn livez(&self, report: &Report) -> Answer {
         self.observe("livez", report);
+        self.checks.observe("programs", "livez", report.trouble != Some(Trouble::Gone));
         counted(&HEALTH[1], &self.livez, body::livez(report))
     }
 
@@ -68,8 +71,6 @@ impl Counts {
             self.checks.observe(name, asked, state.healthy);
         }
         self.checks.observe("loop", asked, report.trouble != Some(Trouble::Hangs));
-        let programs = [Some(Trouble::Missing), Some(Trouble::Gone)];
-        self.checks.observe("programs", asked, !programs.contains(&report.trouble));
     }
 }
 

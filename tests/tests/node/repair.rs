@@ -14,6 +14,7 @@ use tests::{
 
 use crate::{
     health::wait_for_health,
+    http::{METRICS, get},
     metrics::wait_for,
     world::{LINE, answer, soon, two_nodes, two_nodes_with_clsact},
 };
@@ -108,6 +109,11 @@ fn filters_are_put_back_and_what_stands_in_their_way_is_told() -> Result<()> {
     tc(&["qdisc", "add", "dev", "eth0", "ingress"])?;
     let body = wait_for_health(node, 503, 200)?;
     ensure!(body["reason"].as_str().is_some_and(|reason| reason.contains("not attached")), "{body}");
+    let slis = get(node, METRICS, "/metrics/slis")?;
+    for check in [r#"name="programs",type="healthz"} 0"#, r#"name="programs",type="livez"} 1"#] {
+        let line = format!("kubernetes_healthcheck{{{check}\n");
+        ensure!(slis.text()?.contains(&line), "no {line} in {}", slis.text()?);
+    }
     node.agent.wait_for("what stands in the way", |line| {
         line.message().contains("cannot attach") && line.text().contains("clsact")
     })?;
