@@ -35,6 +35,7 @@ impl<A: MapAddr> FamilyTable<A> {
             keys: HashMap::new(),
             source_ranges: HashMap::new(),
             keep: Keep::default(),
+            doubts: HashMap::new(),
         };
         table.adopt_source_ranges(maps)?;
         let mut frontends = maps.frontends()?;

@@ -27,6 +27,9 @@ pub(super) struct FamilyTable<A> {
     pub(super) keys: HashMap<u32, Vec<FrontendKey<A>>>,
     pub(super) source_ranges: HashMap<u32, SourceRanges<A>>,
     pub(super) keep: Keep<A>,
+    /// What the kernel may hold for a frontend in place of the value that is noted, after writes that failed. What
+    /// these values name stays for as long.
+    pub(super) doubts: HashMap<FrontendKey<A>, Vec<Frontend>>,
 }
 
 /// Which frontends stay for now that their port does not want any more: another port may be about to take one over, and
@@ -137,7 +140,10 @@ impl<A: MapAddr> FamilyTable<A> {
         let deleted = maps.delete_frontends(&gone);
         for key in &gone {
             match &deleted {
-                Ok(()) => drop(self.frontends.remove(key)),
+                Ok(()) => {
+                    self.frontends.remove(key);
+                    self.doubts.remove(key);
+                }
                 Err(_) => self.doubt(key),
             }
         }
@@ -147,7 +153,11 @@ impl<A: MapAddr> FamilyTable<A> {
     /// Frontends of these ports that are neither wanted by any of them nor to be kept.
     pub(super) fn gone(&self, staged: &[Staged<A>], wanted: &HashSet<FrontendKey<A>>) -> Vec<FrontendKey<A>> {
         let keys = staged.iter().flat_map(|port| self.own_keys(port.service));
-        keys.filter(|key| !wanted.contains(key) && !self.keeps(key)).collect()
+        let mut gone: Vec<_> = keys.filter(|key| !wanted.contains(key) && !self.keeps(key)).collect();
+        // In doubt it is that of several.
+        gone.sort_unstable();
+        gone.dedup();
+        gone
     }
 
     fn keeps(&self, key: &FrontendKey<A>) -> bool {
@@ -161,12 +171,17 @@ impl<A: MapAddr> FamilyTable<A> {
         self.own_keys(port.service).filter(|key| !wants(key)).collect()
     }
 
-    /// The frontends that the kernel holds for a port.
+    /// The frontends that the kernel holds for a port, or may hold.
     pub(super) fn own_keys(&self, service: u32) -> impl Iterator<Item = FrontendKey<A>> {
         let keys = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
-        let own =
-            move |key: &&FrontendKey<A>| self.frontends.get(*key).is_some_and(|w| w.value.service == service);
-        keys.iter().filter(own).copied()
+        keys.iter().filter(move |key| self.values(key, service).next().is_some()).copied()
+    }
+
+    /// What the kernel may hold for a frontend of this port.
+    fn values(&self, key: &FrontendKey<A>, service: u32) -> impl Iterator<Item = Frontend> {
+        let noted = self.frontends.get(key).map(|written| written.value);
+        let doubts = self.doubts.get(key).map_or(&[][..], Vec::as_slice);
+        noted.into_iter().chain(doubts.iter().copied()).filter(move |value| value.service == service)
     }
 
     fn doubt(&mut self, key: &FrontendKey<A>) {
@@ -216,15 +231,22 @@ impl<A: MapAddr> FamilyTable<A> {
         written.map(|()| rows.len())
     }
 
-    /// A row whose write failed is noted with an owner, so that somebody deletes it, but an
-    /// owner it had stays: the row may still be the old one.
+    /// A row whose write failed is noted with an owner, so that somebody deletes it. An owner it had stays, too: the
+    /// row may be the old one or the new one.
     fn note_frontend(&mut self, key: &FrontendKey<A>, value: Frontend, certain: bool) {
         let known = self.frontends.get(key).copied();
+        let is_listed = self.own_keys(value.service).any(|own| own == *key);
         if !certain && known.is_some() {
-            return self.doubt(key);
+            let doubts = self.doubts.entry(*key).or_default();
+            if !doubts.contains(&value) {
+                doubts.push(value);
+            }
+            self.doubt(key);
+        } else {
+            self.frontends.insert(*key, Written { value, certain });
+            self.doubts.remove(key);
         }
-        self.frontends.insert(*key, Written { value, certain });
-        if known.is_none_or(|known| known.value.service != value.service) {
+        if !is_listed {
             self.keys.entry(value.service).or_default().push(*key);
         }
     }
@@ -235,8 +257,10 @@ impl<A: MapAddr> FamilyTable<A> {
         let mut keeps = false;
         for staged in staged {
             let kept = self.kept(&staged);
-            let kept = kept.into_iter().filter_map(|key| Some((key, self.frontends.get(&key)?.value)));
-            let kept: Vec<_> = kept.collect();
+            let values = |key: &FrontendKey<A>| {
+                self.values(key, staged.service).map(|value| (*key, value)).collect::<Vec<_>>()
+            };
+            let kept: Vec<_> = kept.iter().flat_map(values).collect();
             let Staged { service, mut wanted, lingering, .. } = staged;
             keeps |= !kept.is_empty();
             wanted.extend(kept);
@@ -253,6 +277,7 @@ impl<A: MapAddr> FamilyTable<A> {
                 self.keys.remove(&service);
             } else {
                 let mut keys: Vec<_> = wanted.into_iter().map(|(key, _)| key).collect();
+                keys.dedup();
                 keys.shrink_to_fit();
                 self.keys.insert(service, keys);
             }

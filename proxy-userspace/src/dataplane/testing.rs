@@ -119,12 +119,6 @@ pub(super) fn meaning(maps: &MemoryMaps) -> Meaning {
     meaning
 }
 
-/// The frontends that there are, as [`meaning`] calls them.
-pub(super) fn frontends(maps: &MemoryMaps) -> Vec<String> {
-    let v4 = maps.v4.frontends.keys().map(frontend_name);
-    v4.chain(maps.v6.frontends.keys().map(frontend_name)).collect()
-}
-
 fn frontend_name<A: MapAddr>(key: &FrontendKey<A>) -> String {
     format!("{}:{}/{}", key.addr.into(), key.port, key.proto)
 }

@@ -188,11 +188,11 @@ proptest! {
         for step in &steps {
             history.step(step);
             history.reconciler.chunk = chunk;
-            let (present, wanted) = (frontends(&history.maps), history.wanted());
+            let (present, wanted) = (meaning(&history.maps), history.wanted());
             for frontend in served.iter().filter(|frontend| wanted.contains_key(*frontend)) {
-                prop_assert!(present.contains(frontend), "{frontend} is gone, at {step:?}");
+                prop_assert!(present.contains_key(frontend), "{frontend} is gone, at {step:?}");
             }
-            served = present;
+            served = present.into_keys().collect();
             served.retain(|frontend| wanted.contains_key(frontend));
         }
     }
